@@ -19,7 +19,8 @@ from tidemark.services.audit.scratch import Row, filled, folded, rows_of
 from tidemark.services.sink.connecting import stage_of
 from tidemark.services.sink.connectors.mergechanges import place_of
 from tidemark.services.sink.connectors.sql import engine_at
-from tidemark.services.sink.connectors.sqlrows import RowMaker
+from tidemark.services.sink.connectors.sqlasked import AskedColumns
+from tidemark.services.sink.connectors.sqlrows import RowMaker, maker_of
 from tidemark.services.sink.connectors.sqltable import target_table
 from tidemark.shared.language.documents import InvalidDocument, Processor, all_stages, parse, resolve
 from tidemark.shared.language.stages import Merge
@@ -47,9 +48,10 @@ class TableRead(TargetRead):
 
     def rejected(self, batch: pa.RecordBatch) -> Sequence[Rejected]:
         """See `TargetRead.rejected`."""
-        inserts = self.stage.when_not_matched == "insert"
-        maker = RowMaker(self.table, self.stage.on, self.engine.dialect, inserts=inserts)
-        misfits = maker.misfits(encoded(batch))
+        maker, documents = maker_of(self.table, self.stage, self.engine.dialect), encoded(batch)
+        with self.engine.begin() as connection:
+            asked = AskedColumns(connection, self.table)
+        misfits = asked.judged(self.engine.begin, maker, documents, maker.misfits(documents))
         return [Rejected(row, f"{self.stage.path}: {misfit}") for row, misfit in misfits.items()]
 
     def came_since(self, name: str) -> bool:

@@ -337,13 +337,13 @@ def _table(url: str, stage: Merge, names: frozenset[str] | None) -> list[str]:
     from tidemark.services.cli.tablerights import merge_rights
     from tidemark.services.sink.connectors.mergechanges import place_of
     from tidemark.services.sink.connectors.sql import MARKERS_TABLE, engine_at
-    from tidemark.services.sink.connectors.sqlrows import RowMaker
+    from tidemark.services.sink.connectors.sqlrows import maker_of
     from tidemark.services.sink.connectors.sqltable import target_table
 
     engine = engine_at(url)
     try:
         table = target_table(engine, stage)
-        maker = RowMaker(table, stage.on, engine.dialect, inserts=stage.when_not_matched == "insert")
+        maker = maker_of(table, stage, engine.dialect)
         misfits = () if names is None else maker.misfits_of(names)
         return [f"{place_of(stage)}: {text}" for text in (*merge_rights(engine, stage, MARKERS_TABLE), *misfits)]
     finally:

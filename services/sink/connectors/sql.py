@@ -34,7 +34,7 @@ from tidemark.services.sink.connectors.mergechanges import (
 )
 from tidemark.services.sink.connectors.sqlasked import AskedColumns
 from tidemark.services.sink.connectors.sqlpipelines import PipelineWriter
-from tidemark.services.sink.connectors.sqlrows import RowMaker, SqlRows, documents_array
+from tidemark.services.sink.connectors.sqlrows import RowMaker, SqlRows, documents_array, maker_of
 from tidemark.services.sink.connectors.sqltable import target_table
 from tidemark.services.sink.connectors.sqlvalues import NoColumn
 from tidemark.services.sink.connectors.sqlwrites import MergeWriter, Unwanted
@@ -233,7 +233,7 @@ class SqlSink:
             stage = row.resolved(self._stage) if isinstance(row, StagedChange) else self._stage
             with self._errors(f"looking at {stage.table}"):
                 table = self._table(stage)
-                maker = RowMaker(table, stage.on, self._engine.dialect, inserts=stage.when_not_matched == "insert")
+                maker = maker_of(table, stage, self._engine.dialect)
                 with self._engine.begin() as connection:
                     piped = isinstance(stage.when_matched, tuple)
                     writer = (
@@ -318,17 +318,8 @@ class SqlSink:
             self._tables, self._targets = {}, {}
             target = self._target(row)
             misfits = target.maker.misfits(documents)
-        return self._asked(target, documents, misfits) if target.asked else misfits
-
-    def _asked(
-        self, target: _WrittenTable, documents: pa.BinaryArray, misfits: Mapping[int, object]
-    ) -> dict[int, object]:
-        """With those that the database alone knows. TargetUnavailable."""
-        fit = np.setdiff1d(np.arange(len(documents)), list(misfits))
         with self._errors("asking for types"):
-            rows, _ = target.maker.rows(documents.take(pa.array(fit)))
-            found = target.asked.misfits(self._engine.begin, rows)
-        return {**misfits, **{int(fit[number]): why for number, why in found.items()}}
+            return target.asked.judged(self._engine.begin, target.maker, documents, misfits)
 
     async def stage(self, epoch: Epoch, committed: Epoch) -> bytes:
         """See `Sink.stage`. May be repeated after TargetUnavailable."""

@@ -3,7 +3,7 @@
 It is asked before staging, so that what it would refuse is a dead letter and not the end of the processor (protocol, S6).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -12,7 +12,7 @@ import pyarrow as pa
 import sqlalchemy as sa
 from sqlalchemy import exc
 
-from tidemark.services.sink.connectors.sqlrows import SqlRows, array_literal
+from tidemark.services.sink.connectors.sqlrows import RowMaker, SqlRows, array_literal
 from tidemark.services.sink.connectors.sqltable import types_of
 from tidemark.services.sink.connectors.sqlvalues import Misfit, is_open
 from tidemark.shared.adapters.sql import is_passing
@@ -37,10 +37,17 @@ class AskedColumns:
         """Whether there are any."""
         return bool(self._names)
 
-    def misfits(self, begin: Begin, rows: SqlRows) -> dict[int, Misfit]:
-        """Why the database would refuse rows, or change them, by number. sqlalchemy.exc.DBAPIError if it is away."""
+    def judged(
+        self, begin: Begin, maker: RowMaker, documents: pa.BinaryArray, misfits: Mapping[int, object]
+    ) -> Mapping[int, object]:
+        """Documents that are misfits, and those that the database would refuse or change. sqlalchemy.exc.DBAPIError if it is away."""
+        if not self:
+            return misfits
+        fit = np.setdiff1d(np.arange(len(documents)), list(misfits))
+        rows, _ = maker.rows(documents.take(pa.array(fit)))
         names = [name for name in self._names if name in rows.values]
-        return dict(self._found(begin, rows, names, np.arange(rows.size))) if names else {}
+        found = self._found(begin, rows, names, np.arange(rows.size)) if names else []
+        return {**misfits, **{int(fit[number]): why for number, why in found}}
 
     def _found(self, begin: Begin, rows: SqlRows, names: Sequence[str], numbers: Any) -> list[tuple[int, Misfit]]:
         """Of rows that are refused together each half is asked for alone, and of one row each column."""

@@ -33,6 +33,7 @@ from tidemark.services.sink.connectors.sqlvalues import (
 from tidemark.shared.compiled import tags
 from tidemark.shared.compiled.columns import Bools, Int64s, Tagged
 from tidemark.shared.compiled.documents import read_packed
+from tidemark.shared.language.stages import Merge
 from tidemark.shared.language.values import CodecError, decode_doc
 from tidemark.shared.language.values.instants import DAY_MS
 from tidemark.shared.language.values.ranks import are_whole
@@ -190,17 +191,24 @@ def array_literal(texts: pa.StringArray) -> str:
 
 
 class RowMaker:
-    """Documents to rows of a table. `inserts`: rows that are not there are written, so a column without default must have a value."""
+    """Documents to rows of a table. `inserts`: rows that are not there are written, so a column without default must have a value.
 
-    def __init__(self, table: sa.Table, on: tuple[str, ...], dialect: sa.Dialect, *, inserts: bool) -> None:
+    `replaces`: rows that are there alone, and columns without a value become null: each that takes none must have one.
+    """
+
+    def __init__(
+        self, table: sa.Table, on: tuple[str, ...], dialect: sa.Dialect, *, inserts: bool, replaces: bool = False
+    ) -> None:
         self._on = on
         self._columns: Mapping[str, sa.Column[Any]] = {column.name: column for column in table.columns}
         self._sqlite = dialect.name == "sqlite"
         self._converters = {name: converter_of(column.type, dialect.name) for name, column in self._columns.items()}
         needed = [
-            c for c in table.columns if not c.nullable and c.server_default is None and not makes_itself(c, table)
+            c
+            for c in table.columns
+            if not c.nullable and (replaces or c.server_default is None) and not makes_itself(c, table)
         ]
-        self._needed = {column.name for column in needed} if inserts else set()
+        self._needed = {column.name for column in needed} if inserts or replaces else set()
         self._driver: Mapping[str, Callable[[Any], Any] | None] = {
             name: column.type.dialect_impl(dialect).bind_processor(dialect)
             if self._sqlite
@@ -309,6 +317,12 @@ class RowMaker:
             takes_null = column.nullable and name not in self._on and name not in self._needed
             unsure |= there & ~(certain | nulls if takes_null else certain)
         return _Read(sure, named, unsure | (fields != field_counts(documents)))
+
+
+def maker_of(table: sa.Table, stage: Merge, dialect: sa.Dialect) -> RowMaker:
+    """For the documents that a stage writes, with the columns that its actions need."""
+    inserts = stage.when_not_matched == "insert"
+    return RowMaker(table, stage.on, dialect, inserts=inserts, replaces=stage.when_matched == "replace" and not inserts)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 
 from tidemark.services.sink.connectors.sqlrows import SqlRows, array_literal
 from tidemark.services.sink.connectors.sqltable import types_of
-from tidemark.services.sink.connectors.sqlvalues import is_computed
+from tidemark.services.sink.connectors.sqlvalues import is_computed, makes_itself
 from tidemark.shared.compiled.columns import Bools, Int64s
 from tidemark.shared.language.stages import Merge
 
@@ -37,6 +37,7 @@ class MergeWriter:
         self._others = [
             column.name for column in table.columns if column.name not in stage.on and not is_computed(column)
         ]
+        self._made = {column.name for column in table.columns if makes_itself(column, table)}
         self._exact = all(_is_exact(table.c[name]) for name in stage.on)
 
     def write(self, connection: sa.Connection, rows: SqlRows) -> None:
@@ -91,11 +92,12 @@ class MergeWriter:
                 return ()
 
     def _update(self, connection: sa.Connection, rows: SqlRows) -> None:
-        """Update existing rows. Replacing sets columns that the document does not name to null."""
+        """Update existing rows. Replacing sets columns that the document does not name to null, but for those that the database numbers."""
         if self._stage.when_matched == "replace":
             absent = np.full(rows.size, None)
-            values = {name: rows.values.get(name, absent) for name in (*self._stage.on, *self._others)}
-            self._statements.update(connection, SqlRows(values, {}, rows.size), self._others)
+            others = [name for name in self._others if name in rows.values or name not in self._made]
+            values = {name: rows.values.get(name, absent) for name in (*self._stage.on, *others)}
+            self._statements.update(connection, SqlRows(values, {}, rows.size), others)
             return
         for names, some in shapes(rows):
             self._statements.update(connection, some, [name for name in names if name in self._others])
