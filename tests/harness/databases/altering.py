@@ -129,7 +129,7 @@ class Altering:
             return
         words: Identity = "full" if table.identity == "default" else "default"
         shown = self._publication.tables.get(id(table))
-        if shown is not None and shown.odd:
+        if (shown is not None and shown.odd) or any(each.generated for each in table.columns):
             return
         self._do(session, table, f"REPLICA IDENTITY {words}")
         table.identity = words

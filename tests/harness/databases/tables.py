@@ -199,16 +199,18 @@ def _kind(old: Row | None, new: Row | None) -> str:
     return "insert" if old is None else "delete" if new is None else "update"
 
 
-def table(rng: random.Random, number: int, *, keyed: bool) -> Table:
-    """A drawn table."""
+def table(rng: random.Random, number: int, *, keyed: bool, computed: bool) -> Table:
+    """A drawn table; computed: its identity may have columns that the database computes, which later servers refuse."""
     plain = [kind for kind in KINDS if not kind.big]
     names = rng.sample(_NAMES, 6)
     columns = [Column(name, rng.choice(plain)) for name in names[: rng.randint(1, 6)]]
     columns += [Column("big", BIG)] if rng.random() < 0.5 else []
     columns += [Column("gen", NR, "nr * 2")] if rng.random() < 0.3 else []
     identity: Identity = rng.choice(("default", "default", "full", "index", *(() if keyed else ("nothing", "none"))))
+    if identity == "full" and not computed:
+        columns = [each for each in columns if not each.generated]
     key = ["nr"]
-    keyables = [each.name for each in columns if each.kind.keyable and not (keyed and each.generated)]
+    keyables = [each.name for each in columns if each.kind.keyable and not ((keyed or not computed) and each.generated)]
     if keyables and rng.random() < 0.5:
         key.append(rng.choice(keyables))
         if key[-1] == "gen" and rng.random() < 0.3:

@@ -85,6 +85,7 @@ class Target:
             try:
                 for words in self._ddl():
                     self.do(words)
+                self._fill()
                 await self._epochs()
                 return self.wrong or self._compared()
             finally:
@@ -173,6 +174,19 @@ class Target:
             yield "CREATE FUNCTION passes() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NEW; END $$"
             yield f"CREATE TRIGGER passing BEFORE INSERT OR UPDATE ON {self.sql} FOR EACH ROW EXECUTE FUNCTION passes()"
 
+    def _fill(self) -> None:
+        """Rows of others."""
+        for nr in self.rng.sample(range(KEYS), 0 if self.sqlite else self.rng.choice((0, 3, 6))):
+            row: dict[str, str | None] = {"nr": str(nr)}
+            cells = [str(nr)]
+            for spot in self.spots:
+                text = self.rng.choice(spot.cell.fits)[1]
+                row[spot.name] = text
+                cells.append(f"CAST({literal(text)} AS {spot.cell.sql})")
+            names = ", ".join(quoted(name) for name in row)
+            self.do(f"INSERT INTO {self.sql} ({names}) VALUES ({', '.join(cells)})")
+            self.rows[repr([row[name] for name in self.key])] = row
+
     def _column(self, spot: Spot) -> str:
         words = [quoted(spot.name), spot.cell.sql]
         words += ["NOT NULL"] if spot.needed or spot.name in self.key else []
@@ -241,6 +255,9 @@ class Target:
             self._count("killed")
         elif turn < 0.35:
             await self._locked(sink, row, staged)
+        elif turn < 0.45:
+            self.do(f"ALTER TABLE {self.sql} ADD {quoted(f'added {epoch}')} int DEFAULT 5")
+            self._count("altered")
         old = sink
         try:
             await sink.release(row, staged)
@@ -272,12 +289,17 @@ class Target:
         with psycopg.connect(
             self.engine.url.set(drivername="postgresql").render_as_string(hide_password=False)
         ) as other:
-            other.execute(f"LOCK TABLE {self.sql} IN ACCESS EXCLUSIVE MODE")
+            words = (f"LOCK TABLE {self.sql} IN ACCESS EXCLUSIVE MODE", f"SELECT 1 FROM {self.sql} FOR UPDATE",
+                     f"ALTER TABLE {self.sql} ALTER nr SET STATISTICS 7")  # fmt: skip
+            other.execute(self.rng.choice(words))
             try:
                 await sink.release(row, staged)
             except TargetUnavailable as away:
                 if "lock" not in str(away):
                     self.wrong = f"it does not say that it waits for a lock: {away}"
+            except TargetRefused as refused:
+                if not self.breaks:
+                    self.wrong = f"beside a lock: refused: {refused}"
             self._count("locked")
 
     def _count(self, what: str) -> None:
@@ -293,7 +315,11 @@ class Target:
                 found[spot.name] = rng.choice(spot.cell.unfit)
             elif self.breaks and spot.only and turn < 0.5:
                 found[spot.name] = long(-1)
-            elif turn < 0.9 or spot.name in self.key or (spot.needed and rng.random() < 0.9):
+            elif (
+                turn < 0.9
+                or spot.name in self.key
+                or (spot.needed and rng.random() < (0.9 if self.unmatched == "insert" else 0.2))
+            ):
                 found[spot.name] = rng.choice(spot.cell.fits)[0]
             elif turn < 0.95:
                 found[spot.name] = None
@@ -331,7 +357,9 @@ class Target:
             odd.append("nr")
         for name, spot in spots.items():
             value = document.get(name)
-            needed = name in self.key or (spot.needed and ((inserts and spot.default is None) or name in document))
+            replaces = self.matched == "replace" and not inserts
+            must = replaces or (inserts and spot.default is None)
+            needed = name in self.key or (spot.needed and (must or name in document))
             if value is None:
                 odd += [name] if needed else []
             elif not any(
