@@ -173,7 +173,7 @@ class RowKeys:
 
 
 class _Statements:
-    """_Statements of a table in its database's words, and how rows are handed over."""
+    """Statements of a table in its database's words, and how rows are handed over."""
 
     def __init__(self, connection: sa.Connection, table: sa.Table, on: Sequence[str]) -> None:
         quoted = connection.dialect.identifier_preparer

@@ -305,8 +305,6 @@ def exact(column: pa.ChunkedArray, target: pa.DataType) -> pa.ChunkedArray:
     """Cast without loss; ArrowInvalid."""
     if not _alike(column.type, target):
         raise pa.ArrowInvalid(f"{column.type} is no {target}")
-    if pa.types.is_floating(column.type) and not pa.types.is_floating(target) and _has_negative_zero(column):
-        raise pa.ArrowInvalid(f"-0.0 is no {target}")
     if pa.types.is_integer(column.type) and pa.types.is_decimal(target):
         column = column.cast(pa.decimal256(_LONG_DIGITS + max(target.scale, 0), max(target.scale, 0)))
     _keeps(column, target)
@@ -346,7 +344,7 @@ def _has_negative_zero(column: pa.ChunkedArray) -> bool:
 
 
 def _comes_back(column: pa.ChunkedArray, target: pa.DataType) -> None:
-    """ArrowInvalid where Arrow's cast would round to a decimal or from one, leave out a time of day, or make a number infinite."""
+    """ArrowInvalid where Arrow's cast would round to a decimal or from one, leave out a time of day or a sign of 0, or make a number infinite."""
     made = column.cast(target)
     if pa.types.is_floating(column.type) and not pa.types.is_floating(target) and _has_negative_zero(column):
         raise pa.ArrowInvalid(f"-0.0 is no {target}")
