@@ -41,6 +41,7 @@ from tidemark.shared.language.redaction import redacted_document
 from tidemark.shared.language.values import to_json
 from tidemark.shared.model.ids import ProcessorName, TaskId
 from tidemark.shared.model.messages import ProcessorStatus
+from tidemark.shared.model.processors import document_digest
 from tidemark.shared.model.time import MIN_TIME
 from tidemark.shared.ports.clock import Clock, Executor
 from tidemark.shared.process.users import User
@@ -149,6 +150,7 @@ class Api:
         beats = self.model.tasks(status)
         shown = self._shown(status) | {
             "document": await self.executor.blocking(_document, status.document),
+            "documentDigest": document_digest(status.document),
             "parallelism": status.parallelism,
             "tasks": [
                 {"vertex": v, "index": i, "worker": place, **task_stats(beats.get(TaskId(v, i)))}
@@ -350,6 +352,7 @@ class Api:
             document=body.document,
             parallelism=body.parallelism,
             resume=body.resumeFromCheckpoint,
+            replaces=body.replaces,
         )
         return answer({"request": await self.commands.carry_out(command, request[USER])})
 

@@ -96,6 +96,7 @@ class Modify(_Command, frozen=True, tag="modify", rename={"resume": "resumeFromC
     document: Document | None = None
     parallelism: dict[str, Whole] | None = None
     resume: bool = True
+    replaces: str = ""
 
 
 class DropStopped(_Command, frozen=True, tag="drop"):
@@ -275,9 +276,9 @@ def _request_of(command: Command, request: str) -> Request:
                     BAD_REQUEST, "until", "drain: true beside it: a stop alone ends at a checkpoint", "no drain"
                 )
             return StopProcessor(request, name, drain, {split: Offset(at) for split, at in until.items()})
-        case Modify(document=document, parallelism=parallelism, resume=resume):
+        case Modify(document=document, parallelism=parallelism, resume=resume, replaces=replaces):
             text = None if document is None else text_of(document)
-            return ModifyProcessor(request, name, text, parallelism, resume)
+            return ModifyProcessor(request, name, text, parallelism, resume, replaces)
         case DropStopped():
             return DropProcessor(request, name)
         case SkipCommit(epoch=epoch, vertex=vertex):

@@ -401,8 +401,9 @@ def document(view: PageContext, shown: Answer) -> Drawn:
         hint = tag("p", words, class_="hint")
     else:
         asked = f"Modify {view.name}? If it runs, it goes on with this document at its next checkpoint."
-        path = f"/v1/processors/{view.name}"
-        deeds.append(button("Modify", "PATCH", path, confirm=asked, document="document"))
+        path, own = f"/v1/processors/{view.name}", f"/console/processors/{view.name}"
+        made = {"replaces": shown["documentDigest"]}
+        deeds.append(button("Modify", "PATCH", path, made, confirm=asked, document="document", next=own))
     label = tag("label", "Records to try it out on, a JSON list; empty: the newest of its topic", for_="rows")
     rows = (label, tag("textarea", "", id="rows", class_="rows", spellcheck="false"))
     return Drawn(None, (_editor(text), rows, actions(*deeds), hint))

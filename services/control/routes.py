@@ -70,6 +70,8 @@ class ModifyBody(Struct, frozen=True, forbid_unknown_fields=True):
     document: Document | None = None
     parallelism: dict[str, Whole] | None = None
     resumeFromCheckpoint: bool = True  # noqa: N815 - the language's word
+    replaces: str = ""
+    """The `documentDigest` of the document that was changed: refused where another is there by now. Empty: whatever is there."""
 
 
 class EmptyBody(Struct, frozen=True, forbid_unknown_fields=True):

@@ -440,6 +440,8 @@ class ModifyProcessor(_OfRequest, frozen=True, tag=True):
     document: str | None = None
     parallelism: dict[str, int] | None = None
     resume_from_checkpoint: bool = True
+    replaces: str = ""
+    """`document_digest` of the document that the change was made from: refused where another is there, or waits for a checkpoint."""
 
 
 class DropProcessor(_OfRequest, frozen=True, tag=True):

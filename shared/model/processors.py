@@ -1,5 +1,7 @@
 """A processor's one row in the store, and the row that a change of it expects (C8). `tidemark.shared.ports.commits` reads and writes it."""
 
+import hashlib
+
 from msgspec import Struct
 
 from tidemark.shared.model.ids import Epoch, Generation, JobId, LeaderToken, ProcessorName
@@ -37,3 +39,8 @@ class ProcessorRow(Struct, frozen=True):
     parallelism: dict[str, int]
     extra: bytes = b""
     """Further notes of the coordinator: drain offsets, pending plan, identities; encoded by it."""
+
+
+def document_digest(document: str) -> str:
+    """What a document is known by to one who changes it (E3): SHA-256, hexadecimal."""
+    return hashlib.sha256(document.encode()).hexdigest()

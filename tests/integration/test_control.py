@@ -191,7 +191,11 @@ async def test_a_processor_lives_by_rest(asked: Asked, tmp_path: Path) -> None:
     assert (await asked.ask("POST", "/v1/processors/p/stop", {}))[0] == 200
     await asked.until("p", "STOPPED")
     made["pipeline"].insert(1, {"$match": {"n": {"$lt": 0}}})
-    assert (await asked.ask("PATCH", "/v1/processors/p", {"document": made}))[0] == 200
+    digest = (await asked.ask("GET", "/v1/processors/p"))[1]["documentDigest"]
+    assert (await asked.ask("PATCH", "/v1/processors/p", {"document": made, "replaces": digest}))[0] == 200
+    late = await asked.ask("PATCH", "/v1/processors/p", {"document": document(tmp_path), "replaces": digest})
+    assert late[0] == 409
+    assert "the document was changed by somebody else" in str(late[1])
     assert (await asked.ask("POST", "/v1/processors/p/start", {}))[0] == 200
     await asked.until("p", "RUNNING")
     assert (await asked.ask("DELETE", "/v1/processors/p"))[0] == 409

@@ -19,6 +19,7 @@ from tidemark.shared.model.messages import (
     StartSources,
     StopProcessor,
 )
+from tidemark.shared.model.processors import document_digest
 from tidemark.shared.protocol.coordinator import commands as do
 from tidemark.shared.protocol.coordinator import events as ev
 from tidemark.shared.protocol.coordinator.settings import CoordinatorSettings
@@ -229,6 +230,29 @@ def test_E3_a_refused_change_changes_nothing() -> None:
     world.pass_ms(1_500)
     assert answers(world)["change"] == "pipeline[0]: no such stage"
     assert world.row.plan_version == 1
+
+
+def test_E3_a_change_made_from_a_document_that_is_there_no_more_is_refused() -> None:
+    """One of two people at it is told; so is the one who changes a document while the other's change waits. Task counts are none of it."""
+    world, other = started(), DOCUMENT + " "
+    old, new = document_digest(DOCUMENT), document_digest(other)
+    world.pass_ms(1_500)
+    world.acking = lambda _: False
+    world.request(ModifyProcessor("first", NAME, other, replaces=old))
+    world.request(ModifyProcessor("second", NAME, DOCUMENT, replaces=old))
+    world.pass_ms(1_500)
+    world.acking = lambda _: True
+    world.pass_ms(65_000, 500)
+    assert world.row.plan_version == 2
+    world.request(ModifyProcessor("third", NAME, DOCUMENT, replaces=old))
+    world.request(ModifyProcessor("tasks", NAME, None, {"emit": 2}))
+    world.pass_ms(3_000)
+    world.request(ModifyProcessor("fourth", NAME, DOCUMENT, replaces=new))
+    world.pass_ms(3_000)
+    found = answers(world)
+    assert (found["first"], found["tasks"], found["fourth"]) == ("", "", "")
+    assert "another one waits for the next checkpoint" in found["second"]
+    assert "it has another one now" in found["third"]
 
 
 def test_a_change_without_state_needs_a_stop() -> None:

@@ -19,6 +19,7 @@ from tidemark.shared.model.messages import (
     StartProcessor,
     StopProcessor,
 )
+from tidemark.shared.model.processors import document_digest
 from tidemark.shared.protocol.coordinator import commands as do
 from tidemark.shared.protocol.coordinator.kept import forgotten, kept_as, kept_last, next_plan, unknown
 from tidemark.shared.protocol.coordinator.plans import fault_of, pending_of
@@ -207,6 +208,9 @@ def _modify(p: ProcessorState, request: ModifyProcessor) -> str | None:
 def _not_modifiable(p: ProcessorState, request: ModifyProcessor) -> str:
     if p.kept.go_back:
         return f"{p.name} is about to begin from checkpoint {p.kept.go_back}: let it run first, or start it otherwise"
+    if request.replaces not in ("", document_digest(next_plan(p, p.kept).document)):
+        there = "another one waits for the next checkpoint" if p.kept.pending is not None else "it has another one now"
+        return f"{p.name}: the document was changed by somebody else, {there}: look at it again, and make the change to that"
     if p.phase in ACTIVE:
         if not request.resume_from_checkpoint:
             return f"{p.name} is running: stop it before a change that does not keep its state"
