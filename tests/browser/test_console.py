@@ -230,6 +230,23 @@ async def test_buttons_ask_first_and_do(shown: Shown, browser: Browser) -> None:
     assert "KAFKA_PASSWORD" in await browser.when("document.querySelector('#said .trouble')?.textContent")
 
 
+async def test_a_change_made_on_an_old_page_is_refused(shown: Shown, browser: Browser) -> None:
+    """Somebody else changed the document since the page was opened; made on a new page the change is taken, and the processor is shown."""
+    field = "document.getElementById('document')"
+    press = "[...document.querySelectorAll('button')].find(b => b.textContent === 'Modify').click()"
+    await browser.open(f"{shown.url}{OWN}/document")
+    other = json.loads(await browser.run(f"{field}.value"))
+    other["options"] = {**other.get("options", {}), "limits": {"letterBytes": 60_000}}
+    assert (await shown.ask("PATCH", f"/v1/processors/{NAME}", {"document": other}))[0] == 200
+    await browser.run(press)
+    assert "changed by somebody else" in await browser.when("document.querySelector('#said .trouble')?.textContent")
+    while "60000" not in (await shown.ask("GET", f"/v1/processors/{NAME}"))[1]:
+        await shown.there.committed(1, NAME)
+    await browser.open(f"{shown.url}{OWN}/document")
+    await browser.run(press)
+    await arrived(browser, OWN)
+
+
 async def test_a_viewer_looks_and_is_refused(shown: Shown, tmp_path: Path) -> None:
     """No button, no audit; and a request made by hand in the page is refused."""
     async with chromium(tmp_path / "viewer", token_of("viewer"), shown.url) as browser:
