@@ -344,7 +344,7 @@ def _has_negative_zero(column: pa.ChunkedArray) -> bool:
 
 
 def _comes_back(column: pa.ChunkedArray, target: pa.DataType) -> None:
-    """ArrowInvalid where Arrow's cast would round to a decimal or from one, leave out a time of day or a sign of 0, or make a number infinite."""
+    """ArrowInvalid where Arrow's cast would round to a decimal or from one, drop a time or a zero's sign, or make a number infinite."""
     made = column.cast(target)
     if pa.types.is_floating(column.type) and not pa.types.is_floating(target) and _has_negative_zero(column):
         raise pa.ArrowInvalid(f"-0.0 is no {target}")
