@@ -466,7 +466,10 @@ async def test_tables_that_cannot_be_read_are_named(shop: Shop) -> None:
         SyncRefused, match=r"public\.t of publication p: initialSync expected a primary key .*, found none"
     ):
         await shop.source(**SYNC).state()
-    shop.do("ALTER TABLE t ADD PRIMARY KEY (id)")
+    shop.do("ALTER TABLE t ADD g int GENERATED ALWAYS AS (id + 1) STORED, ADD PRIMARY KEY (g)")
+    with pytest.raises(SyncRefused, match=r"published, found that g is not\. The database computes it: choose another"):
+        await shop.source(**SYNC).state()
+    shop.do("ALTER TABLE t DROP COLUMN g, ADD PRIMARY KEY (id)")
     role = f"{shop.database}_r"
     shop.do(sql.SQL("CREATE ROLE {} LOGIN REPLICATION").format(sql.Identifier(role)))
     url = shop.url.replace("//postgres:", f"//{role}:")

@@ -339,9 +339,15 @@ def described(connection: psycopg.Connection[Any], publication: str, name: tuple
     ]
     missing = [each for each, _, _ in key if each not in dict(kept)]
     if missing:
+        computed = {each for each, generated, _ in columns if generated}
+        remedy = (
+            "The database computes it: choose another key (REPLICA IDENTITY USING INDEX), or, from PostgreSQL 18 on, name it in a list of"
+            " columns"
+            if computed.intersection(missing)
+            else "Add it to the publication's list of columns"
+        )
         raise SyncRefused(
-            f"{where}: initialSync expected the key's columns to be published, found that {', '.join(missing)} is not."
-            " Add it to the publication's list of columns"
+            f"{where}: initialSync expected the key's columns to be published, found that {', '.join(missing)} is not. {remedy}"
         )
     return PublishedTable(name, partitioned, tuple(kept), tuple(map(tuple, key)), condition)
 
