@@ -16,7 +16,8 @@ from psycopg import sql
 from psycopg.types.json import Jsonb
 
 from tests.harness.shop import Shop, drain, ids, piece, stands
-from tidemark.services.source.connectors.postgres import SPLIT, SlotRefused
+from tidemark.services.source.connectors.pgslot import SlotRefused
+from tidemark.services.source.connectors.postgres import SPLIT
 from tidemark.shared.model.checkpoint import KnownSplit
 from tidemark.shared.model.ids import Offset
 from tidemark.shared.model.values import Binary, Date, Document, long

@@ -7,6 +7,7 @@ import pytest
 
 from tests.harness.shop import Shop, drain
 from tidemark.shared.model.values import Binary, Date, Document, long
+from tidemark.shared.ports.log import LogUnavailable
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.postgres]
 _TABLE: Final = '"My.Schema ""q"" %s"."Odd.Table ""x"" {}"'
@@ -149,3 +150,32 @@ async def test_partitions_and_children(shop: Shop, *, root: bool) -> None:
         ("insert", b, {"id": long(1), "k": "b", "v": 1}),
         ("update", b, {"id": long(2), "k": "b", "v": 9}),
     ]
+
+
+@pytest.mark.parametrize("identity", ["FULL", "USING INDEX other"])
+async def test_partitions_of_another_identity_than_the_whole(shop: Shop, identity: str) -> None:
+    """The server does not hand the identity on to partitions: of old rows it would send the key, and nulls as values of other columns."""
+    shop.do('CREATE TABLE "P t" (id bigint PRIMARY KEY, v int NOT NULL) PARTITION BY RANGE (id)')
+    shop.do('CREATE TABLE pt_a PARTITION OF "P t" FOR VALUES FROM (0) TO (10)')
+    shop.do('CREATE UNIQUE INDEX other ON "P t" (id, v)')
+    shop.do(f'ALTER TABLE "P t" REPLICA IDENTITY {identity}')
+    shop.do("DROP PUBLICATION p")
+    shop.do('CREATE PUBLICATION p FOR TABLE "P t" WITH (publish_via_partition_root)')
+    shop.drop_slot()
+    shop.make_slot()
+    with pytest.raises(
+        LogUnavailable, match=r'of public\."P t" to have .* found another of public\.pt_a\. ALTER TABLE'
+    ):
+        await shop.begun()
+    shop.do("ALTER TABLE pt_a REPLICA IDENTITY FULL")
+    source = await shop.begun()
+    shop.do('INSERT INTO "P t" VALUES (1, 5)')
+    shop.do('UPDATE "P t" SET v = 6')
+    shop.do('DELETE FROM "P t"')
+    _, changed, gone = await drain(source)
+    before = "fullDocumentBeforeChange" if identity == "FULL" else "documentKey"
+    assert [changed["documentKey"]["v"], gone[before]["v"]] == [6, 6]
+    assert gone["documentKey"] == {"id": long(1), "v": 6}
+    shop.do('CREATE TABLE pt_b PARTITION OF "P t" FOR VALUES FROM (10) TO (20)')
+    with pytest.raises(LogUnavailable, match=r"found another of public\.pt_b"):
+        await source.state()

@@ -36,17 +36,17 @@ from tidemark.services.source.connectors.pgoutput import (
     UnreadMessage,
     lsn_text,
 )
+from tidemark.services.source.connectors.pgslot import SlotRefused, SlotState, check_identities, slot_state
 from tidemark.services.source.connectors.pgsync import Seam, Synced, TableReader, tables_of
 from tidemark.shared.adapters.sql import patience, says_denied, with_server
 from tidemark.shared.language.values import render_json
 from tidemark.shared.model.checkpoint import KnownSplit
-from tidemark.shared.model.failures import Lasting
 from tidemark.shared.model.ids import Offset, SplitId
 from tidemark.shared.model.records import RawBatch
 from tidemark.shared.model.splits import SplitStatus
 from tidemark.shared.ports.clock import Clock, Executor
-from tidemark.shared.ports.log import LogDenied, LogError, LogUnavailable
-from tidemark.shared.ports.source import SourceMissing, SourceReplaced
+from tidemark.shared.ports.log import LogDenied, LogUnavailable
+from tidemark.shared.ports.source import SourceReplaced
 
 SPLIT: Final = SplitId("changes")
 _SYNC: Final = "sync"
@@ -61,14 +61,6 @@ _SESSION: Final = (
     "SET search_path = pg_catalog",
 )  # fmt: skip
 """Values come as texts, whose form is the session's. What is asked for is the server's own, whatever a database has of its name."""
-_STATE: Final = """
-SELECT s.slot_type, s.plugin, s.database, s.confirmed_flush_lsn - '0/0', s.wal_status,
-       EXISTS (SELECT FROM pg_publication WHERE pubname = %(publication)s),
-       (SELECT system_identifier FROM pg_control_system()), current_database(), pg_is_in_recovery(),
-       CASE WHEN NOT pg_is_in_recovery() THEN pg_current_wal_insert_lsn() - '0/0' END, to_jsonb(s) -> 'two_phase' = 'true'
-FROM (SELECT 1) one LEFT JOIN pg_replication_slots s ON s.slot_name = %(slot)s
-"""
-
 _DOMAINS: Final = """
 WITH RECURSIVE made AS (
     SELECT oid, typbasetype AS base FROM pg_type WHERE typtype = 'd'
@@ -99,19 +91,6 @@ class PostgresSettings:
     """The slot is advanced over so much of the server's log without events."""
     lock_wait_ms: int = 10_000
     """How long a lock is waited for, until that is told and tried again."""
-
-
-class SlotRefused(LogError, Lasting):
-    """The slot is there, and cannot be read as the document says."""
-
-
-@dataclass(frozen=True, slots=True)
-class _State:
-    origin: str
-    confirmed: int
-    database: str
-    end: int
-    """LSN: the end of the server's log."""
 
 
 @dataclass(slots=True)
@@ -218,7 +197,7 @@ class _Connection:
     def _rows(
         self, connection: psycopg.Connection[Any], tables: TableReader, max_bytes: int
     ) -> Iterator[tuple[int, bytes]]:
-        state = _state(connection, self.settings)
+        state = slot_state(connection, self.settings.connection_name, self.settings.publication, self.settings.slot)
         self._compare(state, tables.state.lsn, max(tables.state.lsn, tables.state.high))
         return tables.read(connection, state.database, self.next, max_bytes)
 
@@ -247,7 +226,7 @@ class _Connection:
                 sql.Literal(sql.Identifier(self.settings.publication).as_string(connection)),
             )
         )
-        state = _state(connection, self.settings)
+        state = slot_state(connection, self.settings.connection_name, self.settings.publication, self.settings.slot)
         self._compare(state, lsn, lsn if self.tables is None else max(lsn, self.tables.state.high))
         self.at_end = False
         domains: dict[int, int] = dict(connection.execute(_DOMAINS).fetchall())
@@ -257,7 +236,7 @@ class _Connection:
         if self.tables is not None and lsn < self.tables.state.high:
             self._peek.seam = Seam(self.tables.state, self.settings.publication)
 
-    def _compare(self, state: _State, lsn: int, seen: int) -> None:
+    def _compare(self, state: SlotState, lsn: int, seen: int) -> None:
         """The slot has not passed the LSN from which is read, and the log reaches to what was seen of it."""
         if state.end < seen:
             raise SourceReplaced(
@@ -366,43 +345,6 @@ def _connect(settings: PostgresSettings) -> psycopg.Connection[Any]:
     return connection
 
 
-def _state(connection: psycopg.Connection[Any], settings: PostgresSettings) -> _State:
-    """The slot as it is. SourceMissing, SlotRefused."""
-    where, slot = f"connection {settings.connection_name}", settings.slot
-    row = connection.execute(_STATE, {"slot": slot, "publication": settings.publication}).fetchone()
-    assert row is not None, "the join has a row always"
-    kind, plugin, database, confirmed, wal_status, published, system, current, standby, end, two_phase = row
-    if standby:
-        raise SlotRefused(f"{where}: the server is a standby; give the url of the primary")
-    if not published:
-        raise SourceMissing(
-            f"{where}: expected a publication {settings.publication} in database {current}, found none. CREATE PUBLICATION"
-            f" {settings.publication} FOR TABLE …; then make the slot, for a slot does not know publications that are younger than it"
-        )
-    if kind is None:
-        raise SourceMissing(
-            f"{where}: expected a replication slot {slot}, found none. If it was dropped, what was not read is lost."
-            f" SELECT pg_create_logical_replication_slot('{slot}', 'pgoutput') makes one (the server needs wal_level=logical);"
-            " then start without state"
-        )
-    if (kind, plugin, database) != ("logical", "pgoutput", current):
-        found = f"a {kind} one" + (f" of {plugin} in database {database}" if plugin else "")
-        raise SlotRefused(
-            f"{where}: expected slot {slot} to be a logical one of pgoutput in database {current}, found {found}"
-        )
-    if two_phase:
-        raise SlotRefused(
-            f"{where}: expected slot {slot} to give transactions as they commit, found one with two_phase, which gives them as they are"
-            " prepared, whether they commit or not. Drop it, make it anew without two_phase, and start without state"
-        )
-    if wal_status == "lost" or confirmed is None:
-        raise SourceReplaced(
-            f"{where}: slot {slot} was invalidated: the server has removed changes that were not read (max_slot_wal_keep_size). Drop the"
-            " slot, make it anew, and start without state"
-        )
-    return _State(f"{system}/{current}/{slot}", int(confirmed), current, int(end))
-
-
 @dataclass(slots=True)
 class PostgresConnector:
     """`SourcePort` of the changes that a slot of PostgreSQL keeps. Work with the server runs on the executor's threads, one at a time."""
@@ -432,13 +374,14 @@ class PostgresConnector:
                 " start without state, to read from where the slot stands"
             )
 
-    async def state(self) -> _State:
+    async def state(self) -> SlotState:
         """The slot, as the server describes it. SourceMissing, SlotRefused, SourceReplaced, LogUnavailable."""
         return await self.executor.blocking(self._look)
 
-    def _look(self) -> _State:
+    def _look(self) -> SlotState:
         with _PostgresErrors(self.settings), _connect(self.settings) as connection:
-            found = _state(connection, self.settings)
+            found = slot_state(connection, self.settings.connection_name, self.settings.publication, self.settings.slot)
+            check_identities(connection, self.settings.publication)
             if self.settings.initial_sync and self._reader is None:
                 tables_of(connection, self.settings.publication)
             return found
