@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tidemark.shared.language.documents import InvalidDocument
-from tidemark.shared.language.documents.load import DEPTH_MAX, DIGITS_MAX, load
+from tidemark.shared.language.documents.load import DEPTH_MAX, DIGITS_MAX, NODES_MAX, load
 
 _OPENERS: Final = ("[", "{a: ", '{"a":', "- ", "? ", "[{", '[{"a":[', "a:\n ", "&a [", "!!map {a: ")
 _DEEP: Final = st.builds(
@@ -55,6 +55,18 @@ def _read(text: str) -> str:
 def test_any_text_is_answered(text: str) -> None:
     """A tree, or InvalidDocument with a sentence."""
     assert _read(text)
+
+
+def test_a_short_text_that_stands_for_very_much_is_refused_unread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By its aliases: a kilobyte, of which each value was made until there were too many, took seconds."""
+
+    def read(*_: object) -> None:
+        raise AssertionError("a value was read")
+
+    monkeypatch.setattr("tidemark.shared.language.documents.load._NodeReader.read", read)
+    text = "a0: &a0 [x]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 30))
+    assert f"line 7: the document has more than {NODES_MAX} values, aliases written out" in _read(text)
+    assert f"more than {DEPTH_MAX} levels" in _read("a: &a [*a]")
 
 
 @pytest.mark.parametrize(("opened", "closed"), [("[", "]"), ('{"a":', "}"), ("[{a: ", "}]")])

@@ -84,6 +84,7 @@ def load_all(text: str) -> Loaded:
         raise _invalid(f"not YAML: {e}") from e
     if node is None:
         raise _invalid("the document is empty; it needs pipeline: a list of stages that begins with $source")
+    _counted(node, {})
     reader = _NodeReader()
     tree = reader.read(node, "", 0)
     return Loaded(tree, reader.lines, tuple(reader.errors), tuple(reader.warnings))
@@ -111,6 +112,25 @@ def _shallow(text: str) -> None:
                 raise _too_deep(event.start_mark.line + 1 if event.start_mark else None)
         elif isinstance(event, yaml.CollectionEndEvent):
             depth -= 1
+
+
+def _counted(node: Any, known: dict[int, int]) -> int:
+    """The values of a YAML node, aliases written out. InvalidDocument beyond NODES_MAX, or where an alias stands within what it names.
+
+    known: by a node's id, 0 within it. What an alias names is counted before it: a short text that stands for very much is found at once.
+    """
+    if isinstance(node, yaml.ScalarNode):
+        return 1
+    line = node.start_mark.line + 1
+    if id(node) not in known:
+        known[id(node)] = 0
+        items = node.value if isinstance(node, yaml.SequenceNode) else (value for _, value in node.value)
+        known[id(node)] = 1 + sum(_counted(item, known) for item in items)
+        if known[id(node)] > NODES_MAX:
+            raise _too_many(line)
+    if not known[id(node)]:
+        raise _too_deep(line)
+    return known[id(node)]
 
 
 def _bounded(tree: Any) -> None:
@@ -154,20 +174,16 @@ def _two_meanings(text: str) -> str:
 
 
 class _NodeReader:
-    """Walks YAML nodes, counting them."""
+    """Walks YAML nodes."""
 
     def __init__(self) -> None:
         self.lines: dict[str, int] = {}
-        self.nodes = 0
         self.errors: list[DocumentError] = []
         self.warnings: list[DocumentError] = []
 
     def read(self, node: Any, path: str, depth: int) -> Any:
         """The tree of a node; notes lines by path."""
-        self.nodes += 1
         line = node.start_mark.line + 1
-        if self.nodes > NODES_MAX:
-            raise _too_many(line)
         if depth > DEPTH_MAX:
             raise _too_deep(line)
         self.lines.setdefault(path, line)
