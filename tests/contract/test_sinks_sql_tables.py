@@ -7,6 +7,7 @@ from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
 import sqlalchemy as sa
@@ -17,8 +18,10 @@ from tests.contract.test_sinks_sql import merged, sql_world
 from tidemark.services.library.release_world import IDENTITY, InlineSpawner, row_of
 from tidemark.services.operator.tables.sql import SqlTable, engine_of
 from tidemark.services.sink.connectors.sqlrows import RowMaker
+from tidemark.services.sink.connectors.sqltable import target_table
 from tidemark.services.sink.connectors.sqlvalues import Misfit
 from tidemark.shared.adapters.sql_cells import read_all
+from tidemark.shared.language.stages import Merge
 from tidemark.shared.language.values.cells import JSON_DEPTH_MAX
 from tidemark.shared.model.ids import Epoch
 from tidemark.shared.model.values import Date, Long
@@ -400,3 +403,78 @@ async def test_arrays_have_as_many_dimensions_as_documents(postgres: str) -> Non
         assert rows[0][0] == [[1, 2], [3, None]]
         assert rows[0][2] == ['["a"]']
         assert rows[1][0] == [[[1]], [[2]]]
+
+
+@pytest.mark.postgres
+async def test_a_domain_is_not_asked_for_columns_that_a_document_does_not_name(postgres: str) -> None:
+    """They get their defaults, though other documents name them and the domain takes no null."""
+    with sql_world(postgres) as target:
+        remake(
+            target,
+            "CREATE DOMAIN there AS int NOT NULL",
+            "CREATE DOMAIN checked AS int CHECK (VALUE IS NOT NULL)",
+            "CREATE TABLE rows (id BIGINT PRIMARY KEY, a there DEFAULT 5, b checked DEFAULT 6, c inet)",
+        )
+        await merged(target, {"id": 1}, {"id": 2, "a": 7}, {"id": 3, "b": 8, "c": None}, {"id": 4, "c": "::1"})
+        assert target.table() == [(1, 5, 6, None), (2, 7, 6, None), (3, 5, 8, None), (4, 5, 6, ANY)]
+
+
+@pytest.mark.postgres
+async def test_documents_of_an_expression_are_asked_for_together(postgres: str) -> None:
+    """A question for each would take a hundred times as long."""
+    with sql_world(postgres, when_matched=expression({"$literal": "merge"})) as target:
+        remake(target, "CREATE TABLE rows (id BIGINT PRIMARY KEY, c inet)")
+        sink, asked = target.sink(), list[str]()
+        await sink.open(IDENTITY, Epoch(0))
+        sa.event.listen(
+            target.engine,
+            "before_cursor_execute",
+            lambda _c, _u, words, *_: asked.append(words) if "unnest" in words else None,
+        )
+        assert not await sink.accept(documents_batch([{"id": n, "c": "::1"} for n in range(100)]))
+        assert len(asked) == 1
+
+
+async def test_each_table_of_an_expression_is_looked_at_again_by_itself(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A table whose documents never fit takes no look from another, and no other is read again for it."""
+    with sql_world(url, when_matched="merge") as target:
+        target.stage = replace(target.stage, table=expression("$to"))
+        remake(target, *(f'CREATE TABLE {name} (id BIGINT PRIMARY KEY, "to" TEXT)' for name in ("odd", "other")))
+        sink, looked = target.sink(), list[str]()
+        await sink.open(IDENTITY, Epoch(0))
+        assert not await sink.accept(documents_batch([{"id": 1, "to": "odd"}, {"id": 1, "to": "other"}]))
+        with target.engine.begin() as other:
+            other.exec_driver_sql("ALTER TABLE other ADD more INT")
+
+        def seen(engine: sa.Engine, stage: Merge) -> sa.Table:
+            looked.append(str(stage.table))
+            return target_table(engine, stage)
+
+        monkeypatch.setattr("tidemark.services.sink.connectors.sql.target_table", seen)
+        batch = documents_batch([{"id": 2, "to": "odd", "more": 2}, {"id": 2, "to": "other", "more": 2}])
+        assert [each.row for each in await sink.accept(batch)] == [0]
+        looked.clear()
+        await sink.stage(Epoch(1), Epoch(0))
+        assert [each.row for each in await sink.accept(batch)] == [0]
+        assert set(looked) == {"odd"}
+
+
+@pytest.mark.postgres
+async def test_a_look_that_fails_takes_nothing_from_documents_that_fit(postgres: str) -> None:
+    """Others alter the table for long, or have taken its key: what is known of it stays, for these and for releases beside them."""
+    with sql_world(postgres) as target:
+        sink = target.sink()
+        await sink.open(IDENTITY, Epoch(0))
+        with target.engine.begin() as other:
+            other.exec_driver_sql("ALTER TABLE rows ADD more INT")
+            with pytest.raises(TargetUnavailable, match="lock timeout"):
+                await sink.accept(documents_batch([{"id": 1, "more": 2}]))
+            assert not await sink.accept(documents_batch([{"id": 2}]))
+        assert not await sink.accept(documents_batch([{"id": 1, "more": 2}]))
+        with target.engine.begin() as other:
+            other.exec_driver_sql("ALTER TABLE rows DROP CONSTRAINT rows_pkey")
+        await sink.stage(Epoch(1), Epoch(0))
+        (rejected,) = await sink.accept(documents_batch([{"id": 1, "else": 2}, {"id": 3}]))
+        assert "else: the table has no such column" in rejected.reason

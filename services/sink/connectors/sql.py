@@ -8,7 +8,7 @@
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
@@ -152,6 +152,11 @@ class _WrittenTable:
         return encode_doc({name: value for name, value in decode_doc(row.document).items() if name in self.stage.on})
 
 
+def _key_of(row: StagedRow) -> tuple[str, str, str]:
+    """What a row has of its own: table and actions."""
+    return (row.table, row.when_matched, row.when_not_matched) if isinstance(row, StagedChange) else ("", "", "")
+
+
 class SqlSink:
     """`SinkPort` into a table, or those that an expression names.
 
@@ -183,7 +188,8 @@ class SqlSink:
         self._marker = Epoch(0)
         self._tables: dict[str, sa.Table] = {}
         self._targets: dict[tuple[str, str, str], _WrittenTable] = {}
-        self._looks = True
+        self._looked: set[str] = set()
+        """Tables that were looked at again in this epoch."""
 
     async def open(self, identity: Identity, restored_from: Epoch, *, joins: bool = False) -> Epoch:
         """See `Sink.open`. TargetRefused if the table is not there, or `on` is no unique key of it."""
@@ -228,22 +234,23 @@ class SqlSink:
 
     def _target(self, row: StagedRow) -> _WrittenTable:
         """Where a row goes. TargetRefused, TargetUnavailable."""
-        key = (row.table, row.when_matched, row.when_not_matched) if isinstance(row, StagedChange) else ("", "", "")
-        if key not in self._targets:
-            stage = row.resolved(self._stage) if isinstance(row, StagedChange) else self._stage
+        key = _key_of(row)
+        found = self._targets.get(key)
+        if found is None:
+            stage = self._stage_of(row)
             with self._errors(f"looking at {stage.table}"):
-                table = self._table(stage)
-                maker = maker_of(table, stage, self._engine.dialect)
-                with self._engine.begin() as connection:
-                    piped = isinstance(stage.when_matched, tuple)
-                    writer = (
-                        PipelineWriter(connection, table, stage, maker)
-                        if piped
-                        else MergeWriter(connection, table, stage)
-                    )
-                    asked = AskedColumns(connection, table)
-            self._targets[key] = _WrittenTable(stage, maker, writer, asked)
-        return self._targets[key]
+                found = self._targets[key] = self._written(stage, self._table(stage))
+        return found
+
+    def _stage_of(self, row: StagedRow) -> Merge:
+        return row.resolved(self._stage) if isinstance(row, StagedChange) else self._stage
+
+    def _written(self, stage: Merge, table: sa.Table) -> _WrittenTable:
+        maker = maker_of(table, stage, self._engine.dialect)
+        with self._engine.begin() as connection:
+            piped = isinstance(stage.when_matched, tuple)
+            writer = PipelineWriter(connection, table, stage, maker) if piped else MergeWriter(connection, table, stage)
+            return _WrittenTable(stage, maker, writer, AskedColumns(connection, table))
 
     def _make_markers(self) -> None:
         """Make the markers table if it is not there; another task may be making it at the same time."""
@@ -282,7 +289,7 @@ class SqlSink:
             rows: list[StagedRow | NoChange] = list(documents.to_pylist())
             target = self._target(b"")
             misfits: Mapping[int, object] = target.maker.misfits(documents)
-            if target.asked or self._may_have_come(misfits):
+            if target.asked or self._may_have_come(target, misfits):
                 misfits = await self._executor.blocking(self._judged, b"", documents)
         else:
             rows = await self._executor.blocking(changes, self._stage, batch, self._source_topics)
@@ -293,37 +300,56 @@ class SqlSink:
     def _misfits(self, rows: Sequence[StagedRow | NoChange]) -> dict[int, object]:
         """Rows that no table takes, with the reasons. TargetUnavailable."""
         found: dict[int, object] = {}
+        alike: dict[tuple[str, str, str], list[tuple[int, StagedRow]]] = {}
         for n, row in enumerate(rows):
             if isinstance(row, NoChange):
                 found[n] = row
-                continue
+            else:
+                alike.setdefault(_key_of(row), []).append((n, row))
+        for some in alike.values():
             try:
-                why = self._judged(row, documents_array([self._target(row).data(row)]))
+                target = self._target(some[0][1])
+                why = self._judged(some[0][1], documents_array([target.data(row) for _, row in some]))
             except TargetRefused as refused:
-                found[n] = refused
-                continue
-            found |= dict.fromkeys([n] if why else [], why.get(0))
+                found |= dict.fromkeys([n for n, _ in some], refused)
+            else:
+                found |= {some[at][0]: reason for at, reason in why.items()}
         return found
 
-    def _may_have_come(self, misfits: Mapping[int, object]) -> bool:
-        """Whether the table is looked at again, once in an epoch: somebody may have added a column."""
-        return self._looks and any(isinstance(why, NoColumn) for why in misfits.values())
+    def _may_have_come(self, target: _WrittenTable, misfits: Mapping[int, object]) -> bool:
+        """Whether a table is looked at again, once in an epoch: somebody may have added a column."""
+        return target.stage.table not in self._looked and any(isinstance(why, NoColumn) for why in misfits.values())
 
     def _judged(self, row: StagedRow, documents: pa.BinaryArray) -> Mapping[int, object]:
         """Documents that the table of a row does not take, with the reasons. TargetRefused, TargetUnavailable."""
         target = self._target(row)
         misfits: Mapping[int, object] = target.maker.misfits(documents)
-        if self._may_have_come(misfits):
-            self._looks = False
-            self._tables, self._targets = {}, {}
-            target = self._target(row)
+        if self._may_have_come(target, misfits):
+            target = self._looked_at_again(row, target)
             misfits = target.maker.misfits(documents)
         with self._errors("asking for types"):
             return target.asked.judged(self._engine.begin, target.maker, documents, misfits)
 
+    def _looked_at_again(self, row: StagedRow, before: _WrittenTable) -> _WrittenTable:
+        """The table as it is now, or as before where it cannot be written any more: its rows' release says so. TargetUnavailable.
+
+        A release may go on meanwhile, on another thread: what it needs is replaced, and never missing.
+        """
+        stage = self._stage_of(row)
+        with suppress(TargetRefused), self._errors(f"looking at {stage.table}"):
+            table = target_table(self._engine, stage)
+            found = self._written(stage, table)
+            self._tables[str(stage.table)] = table
+            for key in list(self._targets):
+                if key[0] == _key_of(row)[0]:
+                    self._targets.pop(key)
+            self._targets[_key_of(row)] = before = found
+        self._looked.add(str(stage.table))
+        return before
+
     async def stage(self, epoch: Epoch, committed: Epoch) -> bytes:
         """See `Sink.stage`. May be repeated after TargetUnavailable."""
-        self._looks = True
+        self._looked.clear()
         return await self._held.handle(epoch, committed)
 
     async def release(self, row: MirrorRow, staged: bytes) -> None:

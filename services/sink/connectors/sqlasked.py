@@ -45,44 +45,47 @@ class AskedColumns:
             return misfits
         fit = np.setdiff1d(np.arange(len(documents)), list(misfits))
         rows, _ = maker.rows(documents.take(pa.array(fit)))
-        names = [name for name in self._names if name in rows.values]
-        found = self._found(begin, rows, names, np.arange(rows.size)) if names else []
+        if not any(name in rows.values for name in self._names):
+            return misfits
+        with begin() as connection:
+            found = self._found(connection, rows, self._names, np.arange(rows.size))
         return {**misfits, **{int(fit[number]): why for number, why in found}}
 
-    def _found(self, begin: Begin, rows: SqlRows, names: Sequence[str], numbers: Any) -> list[tuple[int, Misfit]]:
+    def _found(
+        self, connection: sa.Connection, rows: SqlRows, names: Sequence[str], numbers: Any
+    ) -> list[tuple[int, Misfit]]:
         """Of rows that are refused together each half is asked for alone, and of one row each column."""
+        some = rows.taken(numbers)
+        # A column that a row does not name gets its default: nothing is known of a null there.
+        names = [name for name in names if name in some.values and some.named[name].any()]
+        if not names:
+            return []
         try:
-            with begin() as connection:
-                self._ask(connection, rows.taken(numbers), names)
+            with connection.begin_nested():
+                self._ask(connection, some, names)
         except (exc.DBAPIError, _Lossy) as error:
             if isinstance(error, exc.DBAPIError) and is_passing(error, self._dialect):
                 raise
             if len(numbers) > 1:
                 half = len(numbers) // 2
                 halves = (numbers[:half], numbers[half:])
-                return [found for each in halves for found in self._found(begin, rows, names, each)]
+                return [found for each in halves for found in self._found(connection, rows, names, each)]
             if len(names) > 1:
-                return [found for name in names for found in self._found(begin, rows, [name], numbers)][:1]
+                return [found for name in names for found in self._found(connection, rows, [name], numbers)][:1]
             said = " ".join(str(getattr(error, "orig", error)).split())
             kind = self._types[names[0]].whole.replace("%%", "%")
             return [(int(numbers[0]), Misfit(f"{names[0]}: expected {kind}: {said}"))]
         return []
 
     def _ask(self, connection: sa.Connection, rows: SqlRows, names: Sequence[str]) -> None:
-        """Have the database read values, and write nothing. _Lossy."""
-        asked, lost = [], ["0"]
-        for k, name in enumerate(names):
+        """Have the database read the values that rows name, and write nothing. _Lossy."""
+        asked, named = [], [rows.values[name][rows.named[name]] for name in names]
+        for name in names:
             kind = self._types[name]
-            whole = f"CAST(CAST(u.c{k} AS {kind.base}) AS {kind.whole})"
-            asked.append(f"count({whole})")
-            if kind.bounded:
-                lost.append(
-                    f"count(*) FILTER (WHERE CAST({whole} AS {kind.base}) IS DISTINCT FROM CAST(u.c{k} AS {kind.base}))"
-                )
-        arrays = ", ".join("CAST(%s AS text[])" for _ in names)
-        columns = ", ".join(f"c{k}" for k in range(len(names)))
-        query = f"SELECT {' + '.join(lost)}, {', '.join(asked)} FROM unnest({arrays}) AS u ({columns})"  # noqa: S608 - types as the server writes them
-        values = tuple(array_literal(pa.array(rows.values[name], pa.string())) for name in names)
-        if connection.exec_driver_sql(query, values).one()[0]:
-            cells = [rows.values[name][0] for name in names]
-            raise _Lossy(f"it would cut or round {cells[0]!r:.40}")
+            whole = f"CAST(CAST(u.c AS {kind.base}) AS {kind.whole})"
+            changed = f"CAST({whole} AS {kind.base}) IS DISTINCT FROM CAST(u.c AS {kind.base})"
+            lost = f"count(*) FILTER (WHERE {changed})" if kind.bounded else "0"
+            asked.append(f"(SELECT {lost} + 0 * count({whole}) FROM unnest(CAST(%s AS text[])) AS u (c))")  # noqa: S608 - types as the server writes them
+        values = tuple(array_literal(pa.array(each, pa.string())) for each in named)
+        if connection.exec_driver_sql(f"SELECT {' + '.join(asked)}", values).scalar_one():
+            raise _Lossy(f"it would cut or round {named[0][0]!r:.40}")
