@@ -32,11 +32,12 @@ FROM pg_publication p
      CROSS JOIN LATERAL pg_partition_tree(root.oid) tree
      JOIN pg_class leaf ON leaf.oid = tree.relid AND tree.isleaf
      JOIN names part ON part.oid = leaf.oid
-WHERE p.pubname = %(publication)s AND to_jsonb(p) -> 'pubviaroot' = 'true' AND leaf.relreplident <> 'f'
+WHERE p.pubname = %(publication)s AND (p.pubupdate OR p.pubdelete) AND to_jsonb(p) -> 'pubviaroot' = 'true'
+      AND leaf.relreplident <> 'f'
       AND (root.relreplident = 'f' OR NOT coalesce(whole.columns, '{}') <@ coalesce(part.columns, '{}'))
 ORDER BY 1, 2 LIMIT 1
 """
-"""A table that comes as one, and a partition whose identity lacks columns of the table's."""
+"""A table that comes as one, and a partition whose identity lacks columns of the table's. Inserts and truncations have no old rows."""
 
 
 class SlotRefused(LogError, Lasting):
