@@ -74,7 +74,8 @@ class TableColumns:
         if seen != self._seen:
             self._seen, self._known = seen, pa.schema([])
         beyond: set[str] = set()
-        table = plain(table_of(batch), beyond)
+        read = table_of(batch)
+        table = plain(read, beyond)
         table = table.drop_columns([name for name in self._partition_by if name in table.column_names])
         names = [name for name in table.column_names if self._may_be_named(name)]
         misfits: dict[int, list[str]] = {}
@@ -87,7 +88,8 @@ class TableColumns:
             target = self._known.field(name).type
             column = table.column(name)
             if name in beyond and not pa.types.is_string(target):
-                columns[name] = self._each(batch, name, target, misfits)
+                at_once = _told(batch, name, target) if _is_untyped(read.column(name).type) else None
+                columns[name] = self._each(batch, name, target, misfits) if at_once is None else at_once
             elif name not in beyond and column.type == target:
                 columns[name] = column
             else:
@@ -156,6 +158,29 @@ class TableColumns:
                 _note(misfits, name, [row])
                 parts.append(pa.nulls(1, target))
         return pa.chunked_array(parts, target)
+
+
+def _told(batch: pa.RecordBatch, name: str, target: pa.DataType) -> pa.ChunkedArray | None:
+    """All values of a column with objects of nulls alone, as `_cell` makes each; None where one of them is to be looked at by itself."""
+    values = [_texted(document.get(name), target) for document in documents_of(batch)]
+    try:
+        return exact(table_of_documents([{"": value} for value in values]).column(0), target)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        return None
+
+
+def _texted(value: object, target: pa.DataType) -> object:
+    """A value, of which what goes into text is text at any depth."""
+    if value is None or value is MISSING:
+        return None
+    if pa.types.is_string(target):
+        return as_text(value)
+    if pa.types.is_struct(target) and type(value) is dict:
+        kinds = {field.name: field.type for field in target}
+        return {name: _texted(inner, kinds[name]) if name in kinds else inner for name, inner in value.items()}
+    if pa.types.is_list(target) and type(value) is list:
+        return [_texted(item, target.value_type) for item in value]
+    return value
 
 
 def _cell(value: object, target: pa.DataType) -> pa.Array:
