@@ -24,7 +24,7 @@ from tidemark.shared.adapters.sql_cells import read_all
 from tidemark.shared.language.stages import Merge
 from tidemark.shared.language.values.cells import JSON_DEPTH_MAX
 from tidemark.shared.model.ids import Epoch
-from tidemark.shared.model.values import Date, Long
+from tidemark.shared.model.values import Date, Document, Long
 from tidemark.shared.operators.batches import batch_of as documents_batch
 from tidemark.shared.ports.sink import TargetRefused, TargetUnavailable
 from tidemark.shared.ports.tables import TableUnavailable
@@ -334,7 +334,7 @@ async def test_null_is_null_in_a_column_of_json(url: str) -> None:
 DOMAINS = (
     "CREATE DOMAIN above_0 AS int CHECK (VALUE > 0)", "CREATE TYPE pair AS (a int, b text)", "CREATE DOMAIN short AS varchar(3)",
     "CREATE DOMAIN of_short AS short", "CREATE DOMAIN tenths AS timestamp(1)", "CREATE DOMAIN cents AS numeric(6, 2)",
-    'CREATE DOMAIN "odd %%s" AS bigint CHECK (VALUE > 0)',
+    'CREATE DOMAIN "odd %%s" AS bigint CHECK (VALUE > 0)', "CREATE DOMAIN four AS bit(4)", "CREATE DOMAIN to_four AS varbit(4)",
 )  # fmt: skip
 OPEN = [
     ("inet", "10.0.0.1", "10.0.0.256", 'inet: invalid input syntax for type inet: "10.0.0.256"'),
@@ -352,6 +352,9 @@ OPEN = [
     ("name", "a", "a" * 64, "name: it would cut or round"),
     ('"char"', "x", "xy", "it would cut or round 'xy'"),
     ("interval(0)", "1 s", "1.5 s", "interval(0): it would cut or round '1.5 s'"),
+    ("four", "1010", "101", "four: it would cut or round '101'"),
+    ("to_four", "101", "10101", "to_four: it would cut or round '10101'"),
+    ("four", "1010", "x", "bits as text, found 'x'"),
     ('"odd %s"', 5, -5, 'value for domain "odd %s" violates check constraint'),
 ]  # fmt: skip
 
@@ -478,3 +481,25 @@ async def test_a_look_that_fails_takes_nothing_from_documents_that_fit(postgres:
         await sink.stage(Epoch(1), Epoch(0))
         (rejected,) = await sink.accept(documents_batch([{"id": 1, "else": 2}, {"id": 3}]))
         assert "else: the table has no such column" in rejected.reason
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("document", [{"id": 1}, {"id": 1, "c": None}])
+@pytest.mark.parametrize("nulls", ["CHECK (VALUE IS NOT NULL)", "NOT NULL"])
+async def test_S6_a_domain_that_takes_no_null_needs_a_value(postgres: str, document: Document, nulls: str) -> None:
+    """Its column takes null as far as the table says; another document may name it, or none does."""
+    with sql_world(postgres) as target:
+        remake(
+            target,
+            f"CREATE DOMAIN within AS int {nulls}",
+            "CREATE DOMAIN there AS within",
+            "CREATE TABLE rows (id BIGINT PRIMARY KEY, c there)",
+        )
+        sink = target.sink()
+        await sink.open(IDENTITY, Epoch(0))
+        for documents in ([document, {"id": 2, "c": 5}], [document]):
+            (rejected,) = await sink.accept(documents_batch(documents))
+            assert "c: expected there: " in rejected.reason
+        staged = await sink.stage(Epoch(1), Epoch(0))
+        await sink.release(row_of(1, 0, staged), staged)
+        assert target.table() == [(2, 5)]

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import sqlalchemy as sa
 from sqlalchemy import exc
+from sqlalchemy.dialects import postgresql
 
 from tidemark.services.sink.connectors.sqlrows import RowMaker, SqlRows, array_literal
 from tidemark.services.sink.connectors.sqltable import types_of
@@ -31,6 +32,7 @@ class AskedColumns:
         self._dialect = connection.dialect.name
         kinds = {} if self._dialect != "postgresql" else {column.name: column.type for column in table.columns}
         self._names = [name for name, kind in kinds.items() if is_open(kind)]
+        self._domains = {name for name in self._names if isinstance(kinds[name], postgresql.DOMAIN)}
         self._types = types_of(connection, table) if self._names else {}
 
     def __bool__(self) -> bool:
@@ -45,6 +47,13 @@ class AskedColumns:
             return misfits
         fit = np.setdiff1d(np.arange(len(documents)), list(misfits))
         rows, _ = maker.rows(documents.take(pa.array(fit)))
+        if not rows.size:
+            return misfits
+        # A domain may take no null, though its column does.
+        nulls = self._domains & maker.nulls
+        absent = {name: np.full(rows.size, None) for name in nulls - rows.values.keys()}
+        told = dict.fromkeys(nulls, np.ones(rows.size, dtype=np.bool_))
+        rows = SqlRows({**absent, **rows.values}, {**rows.named, **told}, rows.size)
         if not any(name in rows.values for name in self._names):
             return misfits
         with begin() as connection:
@@ -56,7 +65,7 @@ class AskedColumns:
     ) -> list[tuple[int, Misfit]]:
         """Of rows that are refused together each half is asked for alone, and of one row each column."""
         some = rows.taken(numbers)
-        # A column that a row does not name gets its default: nothing is known of a null there.
+        # A column that a row does not name gets its default.
         names = [name for name in names if name in some.values and some.named[name].any()]
         if not names:
             return []

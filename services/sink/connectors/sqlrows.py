@@ -209,6 +209,14 @@ class RowMaker:
             if not c.nullable and (replaces or c.server_default is None) and not makes_itself(c, table)
         ]
         self._needed = {column.name for column in needed} if inserts or replaces else set()
+        self.nulls = {
+            c.name
+            for c in table.columns
+            if c.nullable and (replaces or c.server_default is None) and not makes_itself(c, table)
+        }
+        """Columns that are null where a document does not name them."""
+        if not (inserts or replaces):
+            self.nulls.clear()
         self._driver: Mapping[str, Callable[[Any], Any] | None] = {
             name: column.type.dialect_impl(dialect).bind_processor(dialect)
             if self._sqlite

@@ -249,7 +249,8 @@ def _bits(length: int | None, *, varying: bool) -> Convert:
     def convert(value: Any) -> str:
         fits = isinstance(value, str) and (length is None or len(value) == length or (varying and len(value) < length))
         if not fits or set(value) - {"0", "1"}:
-            raise Misfit(f"expected {'at most ' if varying else ''}{length} bits as text, found {value!r:.40}")
+            many = "" if length is None else f"{'at most ' if varying else ''}{length} "
+            raise Misfit(f"expected {many}bits as text, found {value!r:.40}")
         return str(value)
 
     return convert
@@ -357,6 +358,8 @@ def converter_of(kind: sa.types.TypeEngine[Any], dialect: str) -> Convert:  # no
             return _text(length)
         case sa.ARRAY(item_type=item):
             return _array(converter_of(item, dialect), nests=takes_nested(item))
+        case postgresql.DOMAIN(data_type=postgresql.BIT()):
+            return _bits(None, varying=True)  # without the length that it has in the database, which is asked
         case postgresql.DOMAIN(data_type=inner):
             return converter_of(inner, dialect)
         case postgresql.BIT(length=length, varying=varying):
