@@ -17,6 +17,7 @@ from deltalake import DeltaTable
 from pyiceberg.catalog import load_catalog
 
 from tests.contract.sinks_targets import FilesWorld
+from tidemark.services.audit.expected import expected_in_files
 from tidemark.services.library.release_world import IDENTITY, JOB, InlineSpawner, Task, World, batch_of, row_of
 from tidemark.services.sink.connectors import delta
 from tidemark.services.sink.connectors.destination import LocalDestination, sha256
@@ -34,7 +35,7 @@ from tidemark.services.sink.connectors.released import read_released, read_relea
 from tidemark.services.sink.connectors.staging import StagedFile
 from tidemark.services.sink.connectors.tablereleases import CommitConflict, TableReleases, app_of, table_releases
 from tidemark.shared.adapters.creating import Folders
-from tidemark.shared.language.stages import EmitFormat, FileFormat
+from tidemark.shared.language.stages import EmitFormat, FileEmit, FileFormat
 from tidemark.shared.language.values import parse_json, render_json
 from tidemark.shared.model.ids import Epoch, VertexId
 from tidemark.shared.model.values import Date, Document
@@ -354,8 +355,11 @@ async def test_a_table_is_divided_as_the_document_says(target: FilesWorld) -> No
     if target.encoding.format == "parquet":
         folder = ds.dataset(str(target.root), format="parquet", partitioning="hive").to_table()
         assert sorted(folder.column("id").to_pylist()) == list(rows)
-    refused = await sink.accept(documents_batch([{"id": 9, "p": ""}, {"id": 10, "p": "__HIVE_DEFAULT_PARTITION__"}]))
+    batch = documents_batch([{"id": 9, "p": ""}, {"id": 10, "p": "__HIVE_DEFAULT_PARTITION__"}])
+    refused = await sink.accept(batch)
     assert ["read as null" in each.reason for each in refused] == [True, True]
+    stage = FileEmit(path="$emit", file_path="out", format=target.encoding.format, partition_by=("p",))
+    assert list(expected_in_files(stage, None).accept(batch)) == list(refused)  # so an audit wants no such rows
 
 
 @pytest.mark.parametrize(("name", "folder"), [("ü", "ü"), ("a b", "a b"), ("x/y=%", "x%2Fy%3D%25")])
