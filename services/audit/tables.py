@@ -10,7 +10,7 @@ import pyarrow as pa
 import sqlalchemy as sa
 from sqlalchemy import exc
 
-from tidemark.services.audit.history import AuditFailed
+from tidemark.services.audit.history import AuditFailed, NotAuditable
 from tidemark.services.audit.installed import AuditedInstallation
 from tidemark.services.audit.merged import MARKERS, Key, NotWritten, TargetRead, Unread, why_not
 from tidemark.services.audit.outputs import KeptTable
@@ -49,9 +49,12 @@ class TableRead(TargetRead):
     def rejected(self, batch: pa.RecordBatch) -> Sequence[Rejected]:
         """See `TargetRead.rejected`."""
         maker, documents = maker_of(self.table, self.stage, self.engine.dialect), encoded(batch)
-        with self.engine.begin() as connection:
-            asked = AskedColumns(connection, self.table)
-        misfits = asked.judged(self.engine.begin, maker, documents, maker.misfits(documents))
+        try:
+            with self.engine.begin() as connection:
+                asked = AskedColumns(connection, self.table)
+            misfits = asked.judged(self.engine.begin, maker, documents, maker.misfits(documents))
+        except exc.SQLAlchemyError as error:
+            raise NotAuditable(f"{self.place}: the database gave no answer: {_said(error)}") from error
         return [Rejected(row, f"{self.stage.path}: {misfit}") for row, misfit in misfits.items()]
 
     def came_since(self, name: str) -> bool:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from sqlalchemy.dialects.postgresql import INET
 
 from tests.harness.share import share
 from tidemark.services.audit.history import AuditFailed, Commit, NotAuditable
@@ -361,3 +362,14 @@ def test_what_a_target_would_refuse_is_expected_among_the_dead_letters() -> None
     assert letter["errInfo"]["reason"] == "$merge: too long"
     assert letter["operatorName"] == "$merge"
     assert letter["doc"]["_id"] == 1
+
+
+def test_a_database_that_is_away_while_documents_are_judged_is_said() -> None:
+    """The types of a table are asked for again then."""
+    table = sa.Table("rows", sa.MetaData(), sa.Column("id", sa.BigInteger, primary_key=True), sa.Column("c", INET))
+    stage = Merge(path="$merge", connection_name="c", table="rows", on=("id",))
+    engine = engine_of("postgresql+psycopg://nobody@127.0.0.1:1/none")
+    read = TableRead(IDENTITY.vertex, stage, [], {}, frozenset(), engine=engine, table=table)
+    with pytest.raises(NotAuditable, match=r"rows: the database gave no answer: .*[Cc]onnection refused"):
+        read.rejected(batch_of([{"id": 1, "c": "::1"}]))
+    read.close()
