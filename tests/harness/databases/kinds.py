@@ -9,6 +9,8 @@ from tidemark.shared.model.values import INT64_MAX, INT64_MIN, UUID_SUBTYPE, Bin
 
 SCHEMA: Final = 'Odd.Schema "q" %s'
 """A schema with a name that has to be quoted."""
+ODD_NAMES: Final = ("a.b", "$d", 'q"q', "sp ace", "UPPER", "select", "é", "_id", "%s", "x" * 63)
+"""Of columns."""
 OBJECTS: Final = (
     'CREATE SCHEMA "Odd.Schema ""q"" %s"',
     "CREATE TYPE mood AS ENUM ('sad', 'O''k, \"x\"', '')",

@@ -12,7 +12,7 @@ from typing import Any
 import psycopg
 
 from tests.harness.databases.cells import CELLS, SQLITE, TYPES, Cell
-from tests.harness.databases.kinds import literal, quoted
+from tests.harness.databases.kinds import ODD_NAMES, literal, quoted
 from tidemark.services.library.release_world import IDENTITY, row_of
 from tidemark.services.sink.connectors.sql import SqlSink, SqlSinkSettings, engine_of
 from tidemark.services.sink.connectors.staging import PartStore
@@ -26,25 +26,7 @@ from tidemark.shared.ports.sink import TargetRefused, TargetUnavailable
 
 EPOCHS = 6
 KEYS = 12
-_NAMES = (
-    "a.b",
-    'q"q',
-    "sp ace",
-    "UPPER",
-    "select",
-    "é",
-    "_id",
-    "%s",
-    "%(x)s",
-    "x" * 63,
-    ":p",
-    "c0",
-    "v",
-    "t",
-    "number",
-    "$d",
-    "?",
-)
+_NAMES = (*ODD_NAMES, "%(x)s", ":p", "c0", "v", "t", "number", "?")
 _WAIT_MS = 40
 
 
