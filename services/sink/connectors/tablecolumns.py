@@ -446,12 +446,14 @@ def _is_untyped(kind: pa.DataType) -> bool:
     """Whether there is an object, at any depth, of which no field has a type yet."""
     if pa.types.is_list(kind):
         return _is_untyped(kind.value_type)
-    return pa.types.is_struct(kind) and (_storable(kind) is None or any(_is_untyped(field.type) for field in kind))
+    nothing = pa.types.is_struct(kind) and all(pa.types.is_null(field.type) for field in kind)
+    return nothing or (pa.types.is_struct(kind) and any(_is_untyped(field.type) for field in kind))
 
 
 def _storable_within(kind: pa.DataType) -> pa.DataType | None:
     """The same for a field of an object; one of nulls alone is text, as one without a field is."""
-    return pa.string() if pa.types.is_struct(kind) and _storable(kind) is None else _storable(kind)
+    found = _storable(kind)
+    return pa.string() if found is None and pa.types.is_struct(kind) else found
 
 
 def _storable(kind: pa.DataType) -> pa.DataType | None:
