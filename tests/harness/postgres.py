@@ -11,6 +11,8 @@ import psycopg
 import pytest
 
 _LOGICAL = {"wal_level": "logical"}
+VERSION = 16
+"""As in the stock images."""
 
 
 @contextmanager
@@ -21,7 +23,7 @@ def postgres(*, logical: bool = False) -> Iterator[str]:
 
 
 @contextmanager
-def postgres_server(settings: Mapping[str, str], version: int = 16) -> Iterator[Any]:
+def postgres_server(settings: Mapping[str, str], version: int = VERSION) -> Iterator[Any]:
     """A server with settings, that can be stopped and started again.
 
     As root it runs under another user, for whom pytest closes its folders as a run begins: so not in one of them.
