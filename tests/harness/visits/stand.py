@@ -117,14 +117,13 @@ class Stand:
             own = {s.job: s.services for s in self.shape.statuses}
             tasks = tuple(b for b in self.shape.beats if own[b.job].get(b.vertex) == service)
             beat = Heartbeat(WorkerIncarnation(f"i-{service}"), Place(f"{service}-0"), service, 999, 7, "host", tasks)
-            await writer.send(TopicPartition(TOPICS.reports, 0), NewRecord(encode_message(beat), b""))
+            await (await writer.send(TopicPartition(TOPICS.reports, 0), NewRecord(encode_message(beat), b"")))
         for status in self.shape.statuses[:3]:
             for number in range(1, 20):
                 epoch, of = Epoch(number), (status.job, status.generation)
                 end = AbortCheckpoint(*of, epoch) if number % 5 == 0 else CommitHint(*of, epoch)
                 for told in (StartCheckpoint(*of, epoch, Epoch(number - 1)), end):
-                    await writer.send(TopicPartition(TOPICS.commands, 0), NewRecord(encode_message(told), b""))
-        await writer.flush()
+                    await (await writer.send(TopicPartition(TOPICS.commands, 0), NewRecord(encode_message(told), b"")))
         await log.close()
         known = self.service.model if self.service is not None else None
         while known is not None and self.shape.beats and not known.workers and not self.faults.away:
@@ -140,14 +139,19 @@ async def stand(shape: Shape, folder: Path, look_ms: int = 100) -> AsyncIterator
         await log.create_topic(topic, 1)
     writer = await log.writer("coordinator")
     for status in shape.statuses:
-        await writer.send(TopicPartition(TOPICS.registry, 0), NewRecord(encode_message(status), status.name.encode()))
+        await (
+            await writer.send(
+                TopicPartition(TOPICS.registry, 0), NewRecord(encode_message(status), status.name.encode())
+            )
+        )
     for name, connection in shape.connections.items():
         value = msgspec.json.encode(connection)
-        await writer.send(TopicPartition(TOPICS.connections, 0), NewRecord(value, name.encode(errors="replace")))
+        await (
+            await writer.send(TopicPartition(TOPICS.connections, 0), NewRecord(value, name.encode(errors="replace")))
+        )
     for topic, letters in shape.letters.items():
         for each in letters:
-            await writer.send(TopicPartition(topic, 0), NewRecord(each))
-    await writer.flush()
+            await (await writer.send(TopicPartition(topic, 0), NewRecord(each)))
     await log.close()
     (folder / "source-0.log").write_bytes(b"\n".join([*shape.lines, b""]))
     with socket.socket() as free:
