@@ -153,7 +153,7 @@ class _WrittenTable:
 
 
 def _key_of(row: StagedRow) -> tuple[str, str, str]:
-    """What a row has of its own: table and actions."""
+    """What a row has of its own: table, "" for the one that the stage names, and actions."""
     return (row.table, row.when_matched, row.when_not_matched) if isinstance(row, StagedChange) else ("", "", "")
 
 
@@ -189,7 +189,7 @@ class SqlSink:
         self._tables: dict[str, sa.Table] = {}
         self._targets: dict[tuple[str, str, str], _WrittenTable] = {}
         self._looked: set[str] = set()
-        """Tables that were looked at again in this epoch."""
+        """Tables that were looked at again in this epoch, as rows name them."""
 
     async def open(self, identity: Identity, restored_from: Epoch, *, joins: bool = False) -> Epoch:
         """See `Sink.open`. TargetRefused if the table is not there, or `on` is no unique key of it."""
@@ -289,7 +289,7 @@ class SqlSink:
             rows: list[StagedRow | NoChange] = list(documents.to_pylist())
             target = self._target(b"")
             misfits: Mapping[int, object] = target.maker.misfits(documents)
-            if target.asked or self._may_have_come(target, misfits):
+            if target.asked or self._may_have_come(b"", misfits):
                 misfits = await self._executor.blocking(self._judged, b"", documents)
         else:
             rows = await self._executor.blocking(changes, self._stage, batch, self._source_topics)
@@ -316,36 +316,33 @@ class SqlSink:
                 found |= {some[at][0]: reason for at, reason in why.items()}
         return found
 
-    def _may_have_come(self, target: _WrittenTable, misfits: Mapping[int, object]) -> bool:
-        """Whether a table is looked at again, once in an epoch: somebody may have added a column."""
-        return target.stage.table not in self._looked and any(isinstance(why, NoColumn) for why in misfits.values())
+    def _may_have_come(self, row: StagedRow, misfits: Mapping[int, object]) -> bool:
+        """Whether a row's table is looked at again, once in an epoch: somebody may have added a column."""
+        return _key_of(row)[0] not in self._looked and any(isinstance(why, NoColumn) for why in misfits.values())
 
     def _judged(self, row: StagedRow, documents: pa.BinaryArray) -> Mapping[int, object]:
         """Documents that the table of a row does not take, with the reasons. TargetRefused, TargetUnavailable."""
         target = self._target(row)
         misfits: Mapping[int, object] = target.maker.misfits(documents)
-        if self._may_have_come(target, misfits):
-            target = self._looked_at_again(row, target)
+        if self._may_have_come(row, misfits):
+            self._look_again(row)
+            target = self._target(row)
             misfits = target.maker.misfits(documents)
         with self._errors("asking for types"):
             return target.asked.judged(self._engine.begin, target.maker, documents, misfits)
 
-    def _looked_at_again(self, row: StagedRow, before: _WrittenTable) -> _WrittenTable:
-        """The table as it is now, or as before where it cannot be written any more: its rows' release says so. TargetUnavailable.
+    def _look_again(self, row: StagedRow) -> None:
+        """Know a row's table as it is now; as before where it cannot be written any more: its rows' release says so. TargetUnavailable.
 
         A release may go on meanwhile, on another thread: what it needs is replaced, and never missing.
         """
-        stage = self._stage_of(row)
+        stage, key = self._stage_of(row), _key_of(row)
         with suppress(TargetRefused), self._errors(f"looking at {stage.table}"):
             table = target_table(self._engine, stage)
             found = self._written(stage, table)
             self._tables[str(stage.table)] = table
-            for key in list(self._targets):
-                if key[0] == _key_of(row)[0]:
-                    self._targets.pop(key)
-            self._targets[_key_of(row)] = before = found
-        self._looked.add(str(stage.table))
-        return before
+            self._targets = {each: t for each, t in self._targets.items() if each[0] != key[0]} | {key: found}
+        self._looked.add(key[0])
 
     async def stage(self, epoch: Epoch, committed: Epoch) -> bytes:
         """See `Sink.stage`. May be repeated after TargetUnavailable."""

@@ -446,8 +446,9 @@ def _is_untyped(kind: pa.DataType) -> bool:
     """Whether there is an object, at any depth, of which no field has a type yet."""
     if pa.types.is_list(kind):
         return _is_untyped(kind.value_type)
-    nothing = pa.types.is_struct(kind) and all(pa.types.is_null(field.type) for field in kind)
-    return nothing or (pa.types.is_struct(kind) and any(_is_untyped(field.type) for field in kind))
+    if not pa.types.is_struct(kind):
+        return False
+    return all(pa.types.is_null(field.type) for field in kind) or any(_is_untyped(field.type) for field in kind)
 
 
 def _storable_within(kind: pa.DataType) -> pa.DataType | None:
