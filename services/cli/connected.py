@@ -14,7 +14,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from tidemark.services.cli.reading import no_file
 from tidemark.services.cli.rights import reached, sink_rights, source_rights
 from tidemark.services.local.folders import BROKER_VARIABLE
 from tidemark.shared.adapters.clock import SystemClock
@@ -41,6 +40,7 @@ from tidemark.shared.language.stages import (
     TableRef,
 )
 from tidemark.shared.language.stages.base import Stage, written
+from tidemark.shared.language.stages.sources.files import no_file
 from tidemark.shared.model.failures import WrongSetup
 from tidemark.shared.plugins.installed import make_plugin
 from tidemark.shared.plugins.interface import PluginError, PluginFailed

@@ -18,7 +18,6 @@ from typing import Final
 
 import pyarrow as pa
 
-from tidemark.services.cli.reading import no_file
 from tidemark.services.cli.settings import cli_settings
 from tidemark.services.coordinator.planning import plan_for_coordinator
 from tidemark.services.operator.service import OperatorService
@@ -49,6 +48,7 @@ from tidemark.shared.language.stages import (
     ScriptSource,
     Source,
 )
+from tidemark.shared.language.stages.sources.files import no_file
 from tidemark.shared.language.stages.sources.script import ProcessingTimeStep
 from tidemark.shared.model.ids import Place, ProcessorName, VertexId, WorkerIncarnation
 from tidemark.shared.model.messages import CreateRunning, TaskFailed

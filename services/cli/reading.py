@@ -29,11 +29,6 @@ def read_document(file: Path) -> str:
         raise NoDocument(f"{file}: {expected}, which cannot be read: {error.strerror}") from None
 
 
-def no_file(stage: str, glob: str) -> str:
-    """The message about a source of files, by its place in the document, whose glob matches nothing."""
-    return f"{stage}.path: expected at least one file that matches {glob}, found none"
-
-
 def _beside(file: Path) -> str:
     """The documents of the folder, or of the one where the file was looked for: the one that is most alike, else the first."""
     folder = file if file.is_dir() else file.parent

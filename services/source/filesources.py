@@ -60,6 +60,7 @@ async def file_source(
     settings = FileSourceSettings(
         glob=glob,
         format=stage.format,
+        place=stage.path,
         ordered=stage.ordered,
         follow=stage.follow,
         types={field.name: field.type for field in stage.schema.fields},

@@ -22,6 +22,7 @@ from tidemark.services.source.connectors.filereaders import reader_of
 from tidemark.services.source.connectors.tablefolders import TableFolders
 from tidemark.shared.language.limits import DEFAULTS
 from tidemark.shared.language.stages import FileFormat
+from tidemark.shared.language.stages.sources.files import no_file
 from tidemark.shared.model.checkpoint import KnownSplit
 from tidemark.shared.model.ids import FIRST_OFFSET, Offset, SplitId
 from tidemark.shared.model.records import RawBatch
@@ -41,6 +42,8 @@ class FileSourceSettings:
 
     glob: str
     format: FileFormat
+    place: str = "$source"
+    """Of the stage in its document, for messages."""
     ordered: bool = True
     follow: bool = False
     types: Mapping[str, str]
@@ -93,7 +96,7 @@ class FileConnector:
         """A file is read from its beginning; where it ends shows then. LogUnavailable where none is there to be read to its end."""
         if first and not self._settings.follow and not await self.look():
             raise LogUnavailable(
-                f"expected at least one file that matches {self._settings.glob}, found none; it is looked for again"
+                f"{no_file(self._settings.place, self._settings.glob)}; it is looked for again"
                 " (a source with follow: true begins without one)"
             )
         return await self._executor.blocking(lambda: {split: self._found(split) for split in splits})

@@ -39,6 +39,11 @@ class FileSource(SourceBase):
             yield ConnectionNeed(self.connection_name, ("files",), self.path)
 
 
+def no_file(stage: str, glob: str) -> str:
+    """The message about a source of files, by its place in the document, whose glob matches nothing."""
+    return f"{stage}.path: expected at least one file that matches {glob}, found none"
+
+
 _FORMATS: Final = choice("json", "csv", "parquet", "delta", "iceberg")
 
 
