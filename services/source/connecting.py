@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING, Protocol
 
 from tidemark.services.source.connectors.formatted import FormattedRecords
 from tidemark.services.source.connectors.kafka import KafkaConnector, KafkaSourceSettings
+from tidemark.services.source.connectors.pgslot import PostgresSettings
 from tidemark.services.source.connectors.plugin import PluginConnector
-from tidemark.services.source.connectors.postgres import PostgresConnector, PostgresSettings
+from tidemark.services.source.connectors.postgres import PostgresConnector
 from tidemark.services.source.connectors.registered import RegisteredRecords
 from tidemark.services.source.connectors.sample import SampleTimetable
 from tidemark.services.source.connectors.schedule import ScheduleTimetable

@@ -6,7 +6,8 @@ from typing import Any
 
 import psycopg
 
-from tidemark.services.source.connectors.postgres import SPLIT, PostgresConnector, PostgresSettings
+from tidemark.services.source.connectors.pgslot import PostgresSettings
+from tidemark.services.source.connectors.postgres import SPLIT, PostgresConnector
 from tidemark.shared.adapters.clock import SystemClock
 from tidemark.shared.adapters.executor import AsyncExecutor
 from tidemark.shared.language.values import parse_json

@@ -1,4 +1,4 @@
-"""What a source of PostgreSQL's changes reads by, as the server describes it: its slot, and the identity of rows in its publication."""
+"""What a source of PostgreSQL's changes reads by: its settings, and as the server describes them its slot and the identity of rows."""
 
 from dataclasses import dataclass
 from typing import Any, Final
@@ -40,6 +40,30 @@ ORDER BY 1, 2 LIMIT 1
 """A table that comes as one, and a partition whose identity lacks columns of the table's. Inserts and truncations have no old rows."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PostgresSettings:
+    """The slot, the tables to read, and bounds."""
+
+    url: str
+    publication: str
+    slot: str
+    connection_name: str
+    initial_sync: bool = False
+    """Without state, the tables' rows come first."""
+    poll_ms: int = 250
+    """How long to wait before a silent database is asked again, at most."""
+    peek_messages: int = 10_000
+    """After so many messages a peek ends with the next commit."""
+    fetch_messages: int = 200
+    """In memory at once, besides the events of a batch."""
+    anchors_max: int = 64
+    """In a snapshot; with fewer, more is decoded again after a restore."""
+    quiet_bytes: int = 1024 * 1024
+    """The slot is advanced over so much of the server's log without events."""
+    lock_wait_ms: int = 10_000
+    """How long a lock is waited for, until that is told and tried again."""
+
+
 class SlotRefused(LogError, Lasting):
     """The slot is there, and cannot be read as the document says."""
 
@@ -57,9 +81,9 @@ class SlotState:
     """LSN: the end of the server's log."""
 
 
-def slot_state(connection: psycopg.Connection[Any], connection_name: str, publication: str, slot: str) -> SlotState:
+def slot_state(connection: psycopg.Connection[Any], settings: PostgresSettings) -> SlotState:
     """The slot as it is. SourceMissing, SourceReplaced, SlotRefused."""
-    where = f"connection {connection_name}"
+    where, publication, slot = f"connection {settings.connection_name}", settings.publication, settings.slot
     row = connection.execute(_STATE, {"slot": slot, "publication": publication}).fetchone()
     assert row is not None, "the join has a row always"
     kind, plugin, database, confirmed, wal_status, published, system, current, standby, end, two_phase = row

@@ -36,7 +36,13 @@ from tidemark.services.source.connectors.pgoutput import (
     UnreadMessage,
     lsn_text,
 )
-from tidemark.services.source.connectors.pgslot import SlotRefused, SlotState, check_identities, slot_state
+from tidemark.services.source.connectors.pgslot import (
+    PostgresSettings,
+    SlotRefused,
+    SlotState,
+    check_identities,
+    slot_state,
+)
 from tidemark.services.source.connectors.pgsync import Seam, Synced, TableReader, tables_of
 from tidemark.shared.adapters.sql import patience, says_denied, with_server
 from tidemark.shared.language.values import render_json
@@ -67,30 +73,6 @@ WITH RECURSIVE made AS (
     UNION ALL SELECT made.oid, t.typbasetype FROM made JOIN pg_type t ON t.oid = made.base WHERE t.typtype = 'd')
 SELECT made.oid::bigint, base::bigint FROM made JOIN pg_type t ON t.oid = base WHERE t.typtype <> 'd'
 """
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PostgresSettings:
-    """The slot, the tables to read, and bounds."""
-
-    url: str
-    publication: str
-    slot: str
-    connection_name: str
-    initial_sync: bool = False
-    """Without state, the tables' rows come first."""
-    poll_ms: int = 250
-    """How long to wait before a silent database is asked again, at most."""
-    peek_messages: int = 10_000
-    """After so many messages a peek ends with the next commit."""
-    fetch_messages: int = 200
-    """In memory at once, besides the events of a batch."""
-    anchors_max: int = 64
-    """In a snapshot; with fewer, more is decoded again after a restore."""
-    quiet_bytes: int = 1024 * 1024
-    """The slot is advanced over so much of the server's log without events."""
-    lock_wait_ms: int = 10_000
-    """How long a lock is waited for, until that is told and tried again."""
 
 
 @dataclass(slots=True)
@@ -197,7 +179,7 @@ class _Connection:
     def _rows(
         self, connection: psycopg.Connection[Any], tables: TableReader, max_bytes: int
     ) -> Iterator[tuple[int, bytes]]:
-        state = slot_state(connection, self.settings.connection_name, self.settings.publication, self.settings.slot)
+        state = slot_state(connection, self.settings)
         self._compare(state, tables.state.lsn, max(tables.state.lsn, tables.state.high))
         return tables.read(connection, state.database, self.next, max_bytes)
 
@@ -226,7 +208,7 @@ class _Connection:
                 sql.Literal(sql.Identifier(self.settings.publication).as_string(connection)),
             )
         )
-        state = slot_state(connection, self.settings.connection_name, self.settings.publication, self.settings.slot)
+        state = slot_state(connection, self.settings)
         self._compare(state, lsn, lsn if self.tables is None else max(lsn, self.tables.state.high))
         self.at_end = False
         domains: dict[int, int] = dict(connection.execute(_DOMAINS).fetchall())
@@ -380,7 +362,7 @@ class PostgresConnector:
 
     def _look(self) -> SlotState:
         with _PostgresErrors(self.settings), _connect(self.settings) as connection:
-            found = slot_state(connection, self.settings.connection_name, self.settings.publication, self.settings.slot)
+            found = slot_state(connection, self.settings)
             check_identities(connection, self.settings.publication)
             if self.settings.initial_sync and self._reader is None:
                 tables_of(connection, self.settings.publication)

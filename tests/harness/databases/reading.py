@@ -5,7 +5,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from tidemark.services.source.connectors.postgres import SPLIT, PostgresConnector, PostgresSettings
+from tidemark.services.source.connectors.pgslot import PostgresSettings
+from tidemark.services.source.connectors.postgres import SPLIT, PostgresConnector
 from tidemark.shared.adapters.clock import SystemClock
 from tidemark.shared.language.values import parse_json
 from tidemark.shared.model.checkpoint import KnownSplit
