@@ -203,20 +203,11 @@ class RowMaker:
         self._columns: Mapping[str, sa.Column[Any]] = {column.name: column for column in table.columns}
         self._sqlite = dialect.name == "sqlite"
         self._converters = {name: converter_of(column.type, dialect.name) for name, column in self._columns.items()}
-        needed = [
-            c
-            for c in table.columns
-            if not c.nullable and (replaces or c.server_default is None) and not makes_itself(c, table)
-        ]
-        self._needed = {column.name for column in needed} if inserts or replaces else set()
-        self.nulls = {
-            c.name
-            for c in table.columns
-            if c.nullable and (replaces or c.server_default is None) and not makes_itself(c, table)
-        }
+        written = [c for c in table.columns if not makes_itself(c, table)] if inserts or replaces else []
+        unfilled = [c for c in written if replaces or c.server_default is None]
+        self._needed = {c.name for c in unfilled if not c.nullable}
+        self.nulls = {c.name for c in unfilled if c.nullable}
         """Columns that are null where a document does not name them."""
-        if not (inserts or replaces):
-            self.nulls.clear()
         self._driver: Mapping[str, Callable[[Any], Any] | None] = {
             name: column.type.dialect_impl(dialect).bind_processor(dialect)
             if self._sqlite
