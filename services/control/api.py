@@ -61,7 +61,15 @@ from tidemark.shared.process.web import (
 from tidemark.shared.runtime.watermark import explain_watermark
 
 STALE_HEADER: Final = "Tidemark-Stale"
+BEHIND: Final = web.RequestKey("behind", str)
+"""Key of why what a request is told may not be all that is known."""
 REQUEST_HEADER: Final = "Idempotency-Key"
+_EVENTS: Final = {
+    "Content-Type": "text/event-stream",
+    "Cache-Control": "no-store, no-transform",
+    "X-Accel-Buffering": "no",
+}
+"""Of a stream: nginx holds back what a service sends, until it has some KiB, unless the last says otherwise."""
 TRY: Final = ("tidemark.services.library.trial",)
 TRY_S: Final = 60
 """Until a try-out is ended; its own bound is of processor time."""
@@ -430,7 +438,7 @@ class Api:
 
     async def _stream(self, request: web.Request, look: Callable[[], Awaitable[dict[str, Any]]]) -> web.StreamResponse:
         user, stands = request[USER], request.get(STANDS, lambda: True)
-        stream = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-store"})
+        stream = web.StreamResponse(headers=_EVENTS)
         await stream.prepare(request)
         with suppress(ConnectionError):  # The listener left.
             while not self.ending and self.clock.now_ms() < user.until_ms and stands():

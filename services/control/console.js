@@ -1,4 +1,6 @@
 // What the console's pages do: figures that live, and buttons that ask REST. Without it pages show what was when they were loaded.
+// Figures are asked for again and again, without a stream: each question is short, so no proxy holds it back or ends it, none waits in a tab
+// that nobody sees, and rights count as they are now.
 "use strict";
 const at = (path) => location.origin + path; // without the name and password that the page's address may have
 const said = document.getElementById("said");
@@ -23,59 +25,84 @@ const patch = (old, now) => {
   while (at) { const gone = at; at = at.nextSibling; gone.remove(); }
 };
 
-// The session has ended: what stands in fields stays until one goes to the login oneself.
-const ended = () => {
-  const next = encodeURIComponent(location.pathname + location.search);
-  const link = Object.assign(document.createElement("a"), { href: `/console/login?next=${next}`, textContent: "Log in again" });
-  const text = Object.assign(document.createElement("p"), { className: "trouble", textContent: "Your session has ended. " });
-  text.append(link);
-  said.replaceChildren(text);
-};
-
 const live = document.getElementById("live");
 const notice = document.getElementById("notice");
-const notLive = (why) => {
-  const text = why && `These figures stand still: ${why}`;
-  if (!notice || notice.textContent === text) return;
-  notice.textContent = text;
+const OLD_MS = 10000; // Of figures that come once a second: they are not those of now any more.
+const PAUSE_MS = 3000; // Before a service that does not answer is asked again.
+const ANSWER_MS = 20000; // Longer than a page takes of a busy service; a slow network is given more and more, up to
+const ANSWER_MS_MAX = 160000;
+const times = () => [performance.now(), Date.now()]; // The first stands still while a laptop sleeps, the other is set now and then.
+const since = (then) => Math.max(...times().map((now, i) => now - then[i]));
+let heard = times();
+let why = "";
+let logged_out = false;
+const say = () => {
+  if (!notice || !live) return;
+  const age = since(heard);
+  const every = Number(live.dataset.every);
+  const old = why || (every && age > OLD_MS + every);
+  const minutes = Math.floor(age / 60000); // In steps that nobody who is read to hears each second.
+  const ago = minutes < 2 ? "" : minutes < 120 ? `, ${minutes} min ago` : `, ${Math.floor(minutes / 60)} h ago`;
+  const text = old ? `These figures stand still since ${live.dataset.at}${ago}: ${why || "they are asked for again."}` : "";
+  if (notice.dataset.text === text) return;
+  notice.dataset.text = text;
   notice.className = text ? "trouble" : "";
+  notice.replaceChildren(text);
+  if (!logged_out || !text) return;
+  // In another tab: what stands in fields here stays, and can be sent behind the login.
+  const link = { href: location.pathname + location.search, target: "_blank", rel: "noopener", textContent: "Log in again in another tab" };
+  notice.append(" ", Object.assign(document.createElement("a"), link), ", and go on here.");
 };
-const ANSWER_MS = 20000; // Longer than a page takes of a busy service.
-let under_way = false;
-let refused = false; // Asking again would make the browser ask for a token, again and again.
+
+let under_way; // The question that waits for its answer.
+let patience = ANSWER_MS;
 const refresh = async () => {
   if (under_way || document.hidden) return;
-  under_way = true;
+  const mine = (under_way = new AbortController());
+  const late = setTimeout(() => mine.abort(new Error("late")), patience);
   try {
-    const asked = { cache: "no-store", redirect: "manual", signal: AbortSignal.timeout(ANSWER_MS) };
+    const asked = { cache: "no-store", redirect: "manual", signal: mine.signal, headers: { "Tidemark-Console": "1" } };
     const answer = await fetch(at(location.pathname + location.search), asked);
-    if (answer.type === "opaqueredirect") { refused = true; return ended(); }
-    const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+    logged_out = answer.type === "opaqueredirect" || answer.status === 401;
+    const page = new DOMParser().parseFromString(logged_out ? "" : await answer.text(), "text/html");
     const now = page.getElementById("live");
-    refused = answer.status === 401;
-    if (answer.ok && now) patch(live, now);
-    notLive(answer.ok ? "" : page.querySelector("main .trouble")?.textContent ?? `the service answers ${answer.status}`);
-  } catch { notLive("the service does not answer; they are asked for again."); } finally { under_way = false; }
+    if (answer.ok && now) {
+      patch(live, now); // With the time of its figures.
+      patch(document.querySelector("header"), page.querySelector("header"));
+      heard = times();
+      patience = ANSWER_MS;
+    }
+    const other = page.documentElement.dataset.build !== document.documentElement.dataset.build;
+    if (logged_out) why = "your session has ended, or your token counts no more.";
+    else if (answer.ok && now) why = other ? "the service is of another release now: load the page again." : "";
+    else why = page.querySelector("main .trouble")?.textContent ?? `what answers is not the service (status ${answer.status}).`;
+  } catch (error) {
+    const slow = mine.signal.reason?.message === "late";
+    why = slow ? `the service has not answered to the end within ${patience / 1000} s.` : "the service does not answer.";
+    if (slow) patience = Math.min(2 * patience, ANSWER_MS_MAX);
+  } finally {
+    clearTimeout(late);
+    if (under_way === mine) under_way = undefined;
+  }
+  document.body.dataset.live = why ? "no" : "yes";
+  say();
 };
-if (live?.dataset.stream) {
-  const SILENT_MS = 10000; // Events come once a second: after so many the connection is dead, whatever the browser thinks.
-  const PAUSE_MS = 3000; // As browsers wait where a stream breaks. One that is refused, by a service that begins, they give up.
-  let stream;
-  let heard;
-  const listen = () => {
-    heard = performance.now();
-    stream = new EventSource(at(live.dataset.stream));
-    stream.onmessage = () => { heard = performance.now(); document.body.dataset.live = "yes"; refresh(); };
-    stream.onerror = () => { document.body.dataset.live = "no"; refresh(); };
+if (live) {
+  let asked = times();
+  let looked = times();
+  const look = () => {
+    const slept = since(looked) > OLD_MS; // The connection of before may be dead, and nobody would tell.
+    looked = times();
+    if (slept) under_way?.abort();
+    say();
+    const every = Number(live.dataset.every);
+    if (!every || under_way || since(asked) < (why ? PAUSE_MS : every)) return;
+    refresh().finally(() => { asked = times(); });
   };
-  listen();
-  setInterval(() => {
-    if (refused || (stream.readyState !== EventSource.CLOSED && performance.now() - heard < SILENT_MS)) return;
-    stream.close();
-    refresh();
-    listen();
-  }, PAUSE_MS);
-  document.addEventListener("visibilitychange", refresh);
+  if (live.dataset.every) setInterval(look, Math.min(Number(live.dataset.every), 1000));
+  const again = () => { say(); refresh(); };
+  document.addEventListener("visibilitychange", again);
+  addEventListener("pageshow", (event) => { if (event.persisted) again(); });
 }
 
 const line = (name, text, kind) => Object.assign(document.createElement(name), { textContent: text, className: kind ?? "" });
@@ -112,6 +139,15 @@ const tell = (found) => {
 const written = document.getElementById("document");
 addEventListener("beforeunload", (event) => { if (written && written.value !== written.defaultValue) event.preventDefault(); });
 
+// What is asked has an id until an answer decides it: asked again, by hand or by what lies between, it is not done twice.
+const undecided = new Map();
+const unique = () => [...crypto.getRandomValues(new Uint8Array(16))].map((each) => each.toString(16).padStart(2, "0")).join("");
+const UNKNOWN = [502, 503, 504];
+const unsure = (reason) => {
+  const rest = "Whether it was done is not known. Press again: it is not done twice.";
+  show(line("p", `The service does not answer: ${reason}. ${rest}`, "trouble"));
+};
+
 const busy = new WeakSet();
 document.addEventListener("click", async (event) => {
   const button = event.target.closest("button[data-path]");
@@ -129,19 +165,22 @@ document.addEventListener("click", async (event) => {
   show(line("p", "Asked…"));
   busy.add(button);
   button.setAttribute("aria-disabled", "true"); // Disabled, it would lose the focus.
+  const sent = JSON.stringify(asked);
+  const deed = `${method} ${path} ${sent}`;
+  if (!undecided.has(deed)) undecided.set(deed, unique());
   try {
-    // The header is what other sites' pages cannot send: with it a page's password may change things.
-    const headers = { "Content-Type": "application/json", "Tidemark-Console": "1" };
-    const answer = await fetch(at(path), { method, headers, body: JSON.stringify(asked) });
+    // The console's header is what other sites' pages cannot send: with it a page's password may change things.
+    const headers = { "Content-Type": "application/json", "Tidemark-Console": "1", "Idempotency-Key": undecided.get(deed) };
+    const answer = await fetch(at(path), { method, headers, body: sent });
     const text = await answer.text();
-    if (answer.headers.get("Content-Type")?.split(";")[0] !== "application/json") {
-      return show(line("p", `The service does not answer: what lies before it says ${answer.status}`, "trouble"));
-    }
+    const json = answer.headers.get("Content-Type")?.split(";")[0] === "application/json";
+    if (!json) return unsure(`what lies before it says ${answer.status}`);
+    if (!UNKNOWN.includes(answer.status)) undecided.delete(deed);
     const found = JSON.parse(text, exact);
     tell(found);
     if (found.request && from) written.defaultValue = asked.document;
     if (answer.ok && next) location.assign(found.next ?? next);
   } catch (error) {
-    show(line("p", `The service does not answer: ${error.message}`, "trouble"));
+    unsure(error.message);
   } finally { busy.delete(button); button.removeAttribute("aria-disabled"); refresh(); }
 });

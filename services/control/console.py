@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from importlib.resources import files
 from typing import Any, Final
 from urllib.parse import quote
@@ -10,11 +11,12 @@ import msgspec
 from aiohttp import web
 
 from tidemark.services.control import pages
-from tidemark.services.control.api import STALE_HEADER, Api
-from tidemark.services.control.html import Html, tag
+from tidemark.services.control.api import BEHIND, STALE_HEADER, Api
+from tidemark.services.control.html import Html, moment, tag
 from tidemark.services.control.pages import Drawn, PageContext
 from tidemark.services.control.routes import ASSETS, LOGIN
 from tidemark.services.control.sessions import SESSION
+from tidemark.services.control.stats import shown_time
 from tidemark.shared.process.web import USER, Problem
 
 HEADERS: Final = {
@@ -39,7 +41,14 @@ _REFUSED: Final = {400: "Not understood", 401: "Not logged in", 403: "Not allowe
 """Headings of pages that only tell an error, by status."""
 _LIVES: Final = (200, 503)
 """Of a page whose figures are asked for again: what is away comes back, what is not there does not."""
-_ALL: Final = "/v1/live"
+
+
+def _text(name: str) -> str:
+    return files("tidemark.services.control").joinpath(name).read_text()
+
+
+_BUILD: Final = sha256("".join(map(_text, ASSETS)).encode()).hexdigest()[:16]
+"""What tells pages of this release's scripts from another's."""
 Ask = Callable[[web.Request, Any], Awaitable[web.Response]]
 
 
@@ -63,21 +72,21 @@ class Console:
 
     async def page_processors(self, request: web.Request, _body: object) -> web.Response:
         """The page with all processors."""
-        return await self._page(request, "Processors", pages.processors, self.api.processors, stream=_ALL)
+        return await self._page(request, "Processors", pages.processors, self.api.processors, lives=True)
 
     async def page_processor(self, request: web.Request, _body: object) -> web.Response:
         """The page of a processor: its graph and its figures."""
         asked = (self.api.processor, self.api.stats, self.api.plan)
-        return await self._page(request, "Graph", pages.graph, *asked, stream=_own(request))
+        return await self._page(request, "Graph", pages.graph, *asked, lives=True)
 
     async def page_checkpoints(self, request: web.Request, _body: object) -> web.Response:
         """How long they took, and where."""
-        return await self._page(request, "Checkpoints", pages.checkpoints, self.api.checkpoints, stream=_own(request))
+        return await self._page(request, "Checkpoints", pages.checkpoints, self.api.checkpoints, lives=True)
 
     async def page_time(self, request: web.Request, _body: object) -> web.Response:
         """Watermarks against the clock, and the reason why they stand there."""
         asked = (self.api.history, self.api.watermark)
-        return await self._page(request, "Event time", pages.event_time, *asked, stream=_own(request))
+        return await self._page(request, "Event time", pages.event_time, *asked, lives=True)
 
     async def page_sample(self, request: web.Request, _body: object) -> web.Response:
         """Rows of an edge, or output; none is read before one has asked for it."""
@@ -91,7 +100,7 @@ class Console:
     async def page_verdict(self, request: web.Request, _body: object) -> web.Response:
         """Findings of audits and redrives."""
         asked = (self.api.works.work_audit_state, self.api.works.work_redrive_state)
-        return await self._page(request, "Audit", pages.verdict, *asked, stream=_own(request))
+        return await self._page(request, "Audit", pages.verdict, *asked, lives=True)
 
     async def page_logs(self, request: web.Request, _body: object) -> web.Response:
         """The page with a processor's log lines."""
@@ -107,31 +116,34 @@ class Console:
 
     async def page_workers(self, request: web.Request, _body: object) -> web.Response:
         """The page with the workers and what they host."""
-        return await self._page(request, "Workers", pages.workers, self.api.workers, stream=_ALL)
+        return await self._page(request, "Workers", pages.workers, self.api.workers, lives=True)
 
     async def page_audit(self, request: web.Request, _body: object) -> web.Response:
         """The log of users' deeds."""
         return await self._page(request, "Audit", pages.audit, self.api.audit)
 
     async def _page(
-        self, request: web.Request, title: str, draw: Callable[..., Drawn], *asked: Ask, stream: str | None = None
+        self, request: web.Request, title: str, draw: Callable[..., Drawn], *asked: Ask, lives: bool = False
     ) -> web.Response:
-        """A page of what the handlers answer. stream: the events at which its living part is asked for again."""
-        name, status, stale = request.match_info.get("name", ""), 200, ""
+        """A page of what the handlers answer. lives: its living part is asked for again as often as processors are looked at."""
+        name, status, stale, now = request.match_info.get("name", ""), 200, "", shown_time(self.api.clock.now_ms())
         try:
             answers = [await ask(request, None) for ask in asked]
-            stale = answers[0].headers.get(STALE_HEADER, "")
+            stale = answers[0].headers.get(STALE_HEADER, request.get(BEHIND, ""))
             bodies = [msgspec.json.decode(answer.body or b"") for answer in answers]  # type: ignore[arg-type]
             drawn = draw(PageContext(name, request[USER], request.query), *bodies)
         except Problem as problem:
             status, drawn = problem.status, Drawn(_trouble(problem))
-        old = tag("p", f"Kafka does not answer; this is what was known: {stale}", class_="trouble") if stale else None
+        old = tag("p", f"This is what was known, and not sure to be all: {stale}", class_="trouble") if stale else None
+        told, of_page = tag("p", f"As of {moment(now)}", class_="hint"), drawn.living is None
+        every = self.api.settings.look_ms if lives and status in _LIVES else None
         main = tag(
             "main",
             tag("h1", f"{name}: {title.lower()}" if name else title),
             _views(request) if name else None,
             tag("p", id="notice", role="status"),
-            tag("div", old, drawn.living, id="live", data_stream=stream if status in _LIVES else None),
+            tag("div", None if of_page else told, old, drawn.living, id="live", data_at=moment(now), data_every=every),
+            told if of_page else None,
             drawn.staying,
             tag("div", id="said", role="status"),
             id="main",
@@ -151,7 +163,8 @@ def refusal(request: web.Request, problem: Problem) -> web.Response:
     Without a script where nobody has logged in: the browser would ask for the token of each script, too.
     """
     known = USER in request
-    main = tag("main", tag("h1", _REFUSED.get(problem.status, "Not now")), _trouble(problem), id="main")
+    said = tag("div", id="said", role="status") if known else None
+    main = tag("main", tag("h1", _REFUSED.get(problem.status, "Not now")), _trouble(problem), said, id="main")
     head = _header(request) if known else tag("header", tag("strong", "Tidemark"))
     text = whole("Refused", head, main, scripts=("console.js",) if known else ())
     headers = {**HEADERS, **problem.headers}
@@ -176,16 +189,12 @@ def whole(title: str, *body: Html, scripts: Sequence[str] = ("console.js", "comp
     )
     bare = "Scripts are off: this page shows what was when it was loaded, and its buttons do nothing."
     unscripted = tag("noscript", tag("p", bare, class_="trouble")) if scripts else None
-    return f"<!doctype html>\n{tag('html', head, tag('body', unscripted, *body), lang='en')}\n"
+    page = tag("html", head, tag("body", unscripted, *body), lang="en", data_build=_BUILD)
+    return f"<!doctype html>\n{page}\n"
 
 
 def _asset(name: str) -> web.Response:
-    text = files("tidemark.services.control").joinpath(name).read_text()
-    return web.Response(text=text, content_type=ASSETS[name], headers=HEADERS)
-
-
-def _own(request: web.Request) -> str:
-    return f"/v1/processors/{quote(request.match_info['name'], safe='')}/live"
+    return web.Response(text=_text(name), content_type=ASSETS[name], headers=HEADERS)
 
 
 def _header(request: web.Request) -> Html:

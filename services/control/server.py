@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
-from tidemark.services.control.api import STALE_HEADER, Api
+from tidemark.services.control.api import BEHIND, STALE_HEADER, Api
 from tidemark.services.control.console import Console, is_page, refusal
 from tidemark.services.control.login import Login
 from tidemark.services.control.routes import CONSOLE_HEADER, LOGIN_ROUTES, ROUTES, Handler, Route
@@ -88,7 +88,7 @@ async def _paged(request: web.Request, handler: Next) -> web.StreamResponse:
 def _served(route: Route, handler: Handler, api: Api) -> Next:
     async def served(request: web.Request) -> web.StreamResponse:
         body = await _body(request, route.body, api) if route.body is not None else None
-        behind = await api.model.up_to_now() if route.tells else ""
+        behind = request[BEHIND] = await api.model.up_to_now() if route.tells else ""
         found = await handler(request, body)
         if behind:
             found.headers.setdefault(STALE_HEADER, behind.replace("\n", " ")[:200])

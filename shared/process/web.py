@@ -4,7 +4,7 @@ import base64
 import zlib
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import msgspec
@@ -121,6 +121,7 @@ def guard(
         if request.path in open_paths:
             return await handler(request)
         scheme, _, given = request.headers.get("Authorization", "").partition(" ")
+        from_page = bool(page_header) and page_header in request.headers
         by_page = scheme.lower() == "basic"
         secret = _password(given) if by_page else given.strip().encode(errors="surrogateescape")
         user = None
@@ -128,19 +129,21 @@ def guard(
             user = known = users.of(secret)
             request[STANDS] = lambda: users.of(secret) == known
             if user is None and vouched is not None:
-                user = await vouched(secret)
+                try:
+                    user = await vouched(secret)
+                except Problem as refused:
+                    if from_page and refused.status == UNAUTHORIZED:
+                        raise _unprompted(refused) from refused
+                    raise
         elif not scheme and session is not None:
             by_page, user = True, await session(request)
         if user is None:
-            raise Problem(
-                UNAUTHORIZED,
-                "header Authorization",
-                "Bearer and the service's token",
-                "none" if not scheme else "another",
-                headers={"WWW-Authenticate": 'Basic realm="tidemark"'},
+            found, prompt = "none" if not scheme else "another", {"WWW-Authenticate": 'Basic realm="tidemark"'}
+            problem = Problem(
+                UNAUTHORIZED, "header Authorization", "Bearer and the service's token", found, headers=prompt
             )
+            raise _unprompted(problem) if from_page else problem
         request[USER] = user
-        from_page = bool(page_header) and page_header in request.headers
         if by_page and request.method not in ("GET", "HEAD") and not from_page:
             finding = "Basic" if scheme else "a session's cookie alone"
             raise Problem(FORBIDDEN, "header Authorization", "Bearer, where something is changed", finding)
@@ -148,6 +151,11 @@ def guard(
         return await handler(request)
 
     return guarded
+
+
+def _unprompted(problem: Problem) -> Problem:
+    """For a page's script: at an answer with Basic the browser would ask for a token, each time that the page asks for its figures."""
+    return replace(problem, headers={"WWW-Authenticate": 'Bearer realm="tidemark"'})
 
 
 def _password(encoded: str) -> bytes:

@@ -28,6 +28,8 @@ class Browser:
     """One page."""
 
     socket: ClientWebSocketResponse
+    host: str = ""
+    """Of its protocol, where further tabs are opened."""
     numbers: "itertools.count[int]" = field(default_factory=lambda: itertools.count(1))
     events: list[dict[str, Any]] = field(default_factory=list)
     """Of the network, of dialogs and of the console."""
@@ -47,6 +49,22 @@ class Browser:
                 accept = {"id": next(self.numbers), "method": "Page.handleJavaScriptDialog", "params": {"accept": True}}
                 await self.socket.send_json(accept)
         raise AssertionError("the browser has ended")
+
+    async def begin(self) -> None:
+        """Hear of what happens."""
+        for domain in ("Page", "Runtime", "Network", "Log"):
+            await self.ask(f"{domain}.enable")
+
+    @asynccontextmanager
+    async def tab(self) -> "AsyncIterator[Browser]":
+        """Another one of the same person's, in front of the others."""
+        async with ClientSession() as session:
+            async with session.put(f"http://{self.host}/json/new?about:blank") as answer:
+                target = (await answer.json())["webSocketDebuggerUrl"]
+            async with session.ws_connect(target, max_msg_size=0) as socket:
+                found = Browser(socket, self.host)
+                await found.begin()
+                yield found
 
     async def run(self, script: str) -> Any:
         """The value of an expression in the page; promises are awaited."""
@@ -117,9 +135,8 @@ async def chromium(folder: Path, token: str, origin: str) -> AsyncIterator[Brows
             async with session.put(f"http://{host}/json/new?about:blank") as answer:
                 target = (await answer.json())["webSocketDebuggerUrl"]
             async with session.ws_connect(target, max_msg_size=0) as socket:
-                browser = Browser(socket)
-                for domain in ("Page", "Runtime", "Network", "Log"):
-                    await browser.ask(f"{domain}.enable")
+                browser = Browser(socket, host)
+                await browser.begin()
                 if token:
                     # As after a prompt: the address has name and password once, and the browser keeps them for the origin.
                     scheme, _, rest = origin.partition("://")

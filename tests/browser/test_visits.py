@@ -4,7 +4,7 @@ import json
 import logging
 import random
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +14,11 @@ import pytest
 from tests.browser.chromium import Browser, chromium
 from tests.browser.test_console import arrived
 from tests.harness.console import token_of
-from tests.harness.visits.__main__ import AXE
+from tests.harness.visits.__main__ import AXE, in_chromium
 from tests.harness.visits.browsing import browse
 from tests.harness.visits.shapes import KINDS, Shape, document, processor, window
-from tests.harness.visits.stand import Stand, stand
+from tests.harness.visits.stand import USERS, Stand, stand
+from tests.integration.test_login import place_of
 from tidemark.services.cli.process import quiet
 from tidemark.shared.model.ids import Epoch
 
@@ -50,8 +51,11 @@ async def before(shape: Shape, folder: Path) -> AsyncIterator[tuple[Stand, Brows
 async def test_a_walk_finds_nothing(kind: str, tmp_path: Path) -> None:
     """Every page of an installation of this kind at some size, and some steps of a walk."""
     chooser = random.Random(len(kind))
-    async with before(KINDS[kind](chooser, Shape(kind)), tmp_path) as (there, browser):
-        assert await browse(there, chooser, browser, AXE.read_text(), 8) == []
+    async with (
+        stand(KINDS[kind](chooser, Shape(kind)), tmp_path) as there,
+        in_chromium(there, tmp_path) as (browser, net),
+    ):
+        assert await browse(there, chooser, browser, AXE.read_text(), net, 8) == []
 
 
 async def test_figures_that_stand_still_say_so_and_live_again(tmp_path: Path) -> None:
@@ -159,3 +163,88 @@ async def test_a_document_that_was_written_is_not_lost_without_a_question(tmp_pa
         assert [e["params"]["type"] for e in browser.events if e["method"] == "Page.javascriptDialogOpening"] == [
             "beforeunload"
         ]
+
+
+async def test_what_answers_in_the_place_of_the_service_is_not_taken_for_it(tmp_path: Path) -> None:
+    """A portal's page with status 200, and a question that hangs while the laptop sleeps: the figures are said to be those of then."""
+    notice = "document.getElementById('notice').textContent"
+    async with stand(one(), tmp_path) as there, in_chromium(there, tmp_path) as (browser, net):
+        await browser.open(there.url + OWN)
+        await browser.when("document.body.dataset.live === 'yes'")
+        net.way = "portal"
+        await browser.when(f"{notice}.includes('what answers is not the service (status 200)')")
+        net.way = ""
+        await browser.when(f"!{notice}")
+        net.way = "hole"
+        await browser.run("(now => { Date.now = () => now() + 3 * 3600 * 1000 })(Date.now.bind(Date)), 0")
+        await browser.when(f"{notice}.includes(', 3 h ago: ')")
+        net.way = ""
+        await browser.when(f"!{notice}")
+
+
+async def test_a_button_whose_answer_is_lost_may_be_pressed_again(tmp_path: Path) -> None:
+    """The page says so, and asks under the same id, by which the coordinator knows what it has done."""
+    async with stand(one(), tmp_path) as there, in_chromium(there, tmp_path) as (browser, net):
+        await browser.open(there.url + OWN)
+        net.lose_answer_to = "POST /v1/processors/clicks/start"
+        await browser.run(PRESS.format("Start"))
+        await browser.when("document.getElementById('said').textContent.includes('Press again: it is not done twice')")
+        await browser.run(PRESS.format("Start"))
+        await browser.when("document.getElementById('said').textContent.includes('no coordinator')")
+        ids = await there.requests()
+        assert (len(ids), len(set(ids))) == (2, 1)
+
+
+async def test_many_tabs_are_open_at_once(tmp_path: Path) -> None:
+    """A browser has six connections to a host: tabs that nobody looks at take none, and the ninth lives, too."""
+    async with before(one(), tmp_path) as (there, browser), AsyncExitStack() as tabs:
+        for _ in range(9):
+            tab = await tabs.enter_async_context(browser.tab())
+            await tab.open(there.url + OWN)
+            await tab.when("document.body.dataset.live === 'yes'")
+
+
+async def test_a_page_of_a_user_who_is_taken_away_lives_again_behind_a_login(tmp_path: Path) -> None:
+    """Figures stand still, and no prompt of the browser comes again and again; in another tab one gives a token that counts."""
+    async with before(one(), tmp_path) as (there, browser):
+        await browser.open(there.url + OWN)
+        await browser.when("document.body.dataset.live === 'yes'")
+        there.grant(*(user for user in USERS if user != "admin"))
+        await browser.when("document.getElementById('notice').textContent.includes('your token counts no more')")
+        there.grant(*USERS)
+        async with browser.tab() as other:
+            await other.ask("Page.navigate", url=there.url.replace("://", f"://me:{token_of('viewer')}@") + "/")
+            await other.when("document.querySelector('h1')?.textContent === 'Processors'")
+        await browser.ask("Page.bringToFront")
+        await browser.when("document.body.dataset.live === 'yes' && !document.getElementById('notice').textContent")
+        assert "viewer, viewer" in await browser.run("document.querySelector('header').textContent")
+
+
+async def test_what_is_written_outlives_a_session(tmp_path: Path) -> None:
+    """It ends while one writes; logged in again in another tab, one goes on in the first, and sends what one has written."""
+    async with place_of(tmp_path) as place, chromium(tmp_path / "profile", "", place.url) as browser:
+        await browser.ask("Page.navigate", url=place.url + "/console/login?next=/")
+        await browser.when("document.querySelector('a.act')")
+        await browser.run("document.querySelector('a.act').click()")
+        await arrived(browser, "/")
+        await browser.run("document.querySelector('details').open = true, document.getElementById('document').focus()")
+        await browser.write("{")
+        text = await browser.run("document.getElementById('document').value")
+        async with browser.tab() as other:
+            await other.open(place.url + "/console/nowhere")
+            await other.run("[...document.querySelectorAll('button')].find(e => e.textContent === 'Log out').click()")
+            await arrived(other, "/console/login")
+        await browser.ask("Page.bringToFront")
+        link = "document.querySelector('#notice a')"
+        await browser.when(f"{link}?.target === '_blank'")
+        assert "your session has ended" in await browser.run("document.getElementById('notice').textContent")
+        async with browser.tab() as other:
+            await other.ask("Page.navigate", url=place.url + await browser.run(f"{link}.pathname"))
+            await arrived(other, "/console/login")
+            await other.run("document.querySelector('a.act').click()")
+            await arrived(other, "/")
+        await browser.ask("Page.bringToFront")
+        await browser.when("document.body.dataset.live === 'yes' && !document.getElementById('notice').textContent")
+        assert await browser.run("document.getElementById('document').value") == text
+        await browser.run(PRESS.format("Validate"))
+        await browser.when("document.querySelector('#said .trouble')")

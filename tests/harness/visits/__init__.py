@@ -3,5 +3,6 @@
 `shapes.py` draws an installation as the topics tell of it: processors of every state and size, with hostile texts and extreme numbers.
 `stand.py` puts a control service before it, which one can restart, and whose brokers one can take away. `pages.py` reads a page as a
 person does, and `checks.py` says what holds for each one. `walking.py` walks without a browser, by links, forms and buttons, and by
-requests that are made by hand; `browsing.py` walks in Chromium, with a keyboard, a phone's width, a broken network, and so on.
+requests that are made by hand; `browsing.py` walks in Chromium, with a keyboard, a phone's width, and so on. `between.py` is what lies
+between a browser and the service: slow, broken, or answering in its place.
 """

@@ -6,20 +6,32 @@ import os
 import random
 import sys
 import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
 
-from tests.browser.chromium import chromium
+from tests.browser.chromium import Browser, chromium
 from tests.harness.console import token_of
+from tests.harness.visits.between import Between, between
 from tests.harness.visits.browsing import browse
 from tests.harness.visits.shapes import shape
-from tests.harness.visits.stand import stand
+from tests.harness.visits.stand import Stand, stand
 from tests.harness.visits.walking import walk
 from tidemark.services.cli.process import quiet
 
 ROOT: Final = Path(__file__).resolve().parents[3]
 AXE: Final = ROOT / ".tidemark/axe/package/axe.min.js"
 PICTURES: Final = ROOT / "out" / "visits"
+
+
+@asynccontextmanager
+async def in_chromium(there: Stand, folder: Path) -> AsyncIterator[tuple[Browser, Between]]:
+    """An admin's browser, and what lies between it and the service."""
+    async with between(there.port) as net:
+        there.outer = net.url
+        async with chromium(folder / "profile", token_of("admin"), there.url) as page:
+            yield page, net
 
 
 async def visit(seed: int, steps: int, *, browser: bool) -> list[str]:
@@ -29,8 +41,8 @@ async def visit(seed: int, steps: int, *, browser: bool) -> list[str]:
     with tempfile.TemporaryDirectory(prefix="visits-") as folder:
         async with stand(drawn, Path(folder)) as there:
             if browser:
-                async with chromium(Path(folder) / "profile", token_of("admin"), there.url) as page:
-                    found = await browse(there, chooser, page, AXE.read_text(), steps, PICTURES)
+                async with in_chromium(there, Path(folder)) as (page, net):
+                    found = await browse(there, chooser, page, AXE.read_text(), net, steps, PICTURES)
             else:
                 found = await walk(there, chooser, steps)
     return [f"seed {seed}, {drawn.title}: {each}" for each in found]

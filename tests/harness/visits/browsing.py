@@ -7,14 +7,19 @@ from pathlib import Path
 from typing import Any, Final
 
 from tests.browser.chromium import Browser
+from tests.harness.visits.between import SLOW, TROUBLES, Between
 from tests.harness.visits.stand import Stand
 from tests.harness.visits.texts import typed
+from tidemark.shared.adapters.clock import SystemClock
 
 SIZES: Final = ((1280, 900), (390, 844), (320, 225), (1280, 300))
 """Of windows, px: a desk's, a phone's, a desk's at 400 %, a low one."""
 ZONES: Final = ("UTC", "Asia/Kathmandu", "America/Los_Angeles", "Pacific/Kiritimati")
 HEAVY: Final = 400_000
 """Characters of a page that axe takes seconds for."""
+FRESH: Final = """(live => !live || Boolean(document.getElementById('notice').textContent)
+  || Date.parse(live.dataset.at.replace(' ', 'T') + 'Z') > NOW - 15000)(document.querySelector('#live[data-every]'))"""
+"""Whether figures that live are of now, or the page says that they are not. NOW: ms, by the clock of the service."""
 _PLACES: Final = "[...document.querySelectorAll('a[href], button, summary, input, select, textarea')].filter(e => e.checkVisibility())"
 
 
@@ -26,6 +31,7 @@ class Visit:
     chooser: random.Random
     browser: Browser
     axe: str
+    net: Between
     width: int = 1280
     way: list[str] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
@@ -142,8 +148,56 @@ class Visit:
         await self.there.start()
         await self._recovers()
 
+    async def network(self) -> None:
+        """What lies between does something to each request, the page says what, and lives again. An old page is none of now."""
+        way = self.chooser.choice((*SLOW, *TROUBLES))
+        self.way.append(f"network {way}")
+        before = await self.run("document.getElementById('live')?.dataset.at")
+        self.net.way = way
+        if await self._lives():
+            if self.chooser.random() < 0.3:
+                await self.sleep()
+            if way in TROUBLES:
+                words = json.dumps(TROUBLES[way])
+                await self.browser.when(f"document.getElementById('notice').textContent.includes({words})")
+                if await self.run("document.getElementById('live').dataset.at") < before:
+                    self.note("the page shows older figures than before")
+            else:
+                await self.browser.when(f"document.getElementById('live').dataset.at > '{before}'")
+        self.net.way = ""
+        await self._recovers()
+
+    async def sleep(self) -> None:
+        """The laptop is shut for hours: its clock has gone on, and nothing else."""
+        self.way.append("sleep")
+        await self.run("(now => { Date.now = () => now() + 3 * 3600 * 1000 })(Date.now.bind(Date)), 0")
+
+    async def lost(self) -> None:
+        """The answer to a button is lost: the page says that it does not know; pressed again, it asks for the same under the same id."""
+        deeds = await self.run(
+            "[...document.querySelectorAll('button[data-path^=\"/v1/processors\"]')].map(e => e.dataset.method + ' ' + e.dataset.path)"
+        )
+        if not deeds:
+            return
+        place = self.chooser.randrange(len(deeds))
+        self.way.append(f"lost {deeds[place]}")
+        press = f"document.querySelectorAll('button[data-path^=\"/v1/processors\"]')[{place}].click()"
+        self.net.lose_answer_to, lost, asked = deeds[place], self.net.lost, len(await self.there.requests())
+        await self.run(f"{press}, 0")
+        await self.browser.when(
+            "document.getElementById('said').textContent.includes('Press again: it is not done twice')"
+        )
+        self.net.lose_answer_to = ""
+        if self.net.lost == lost:
+            self.note("nothing was lost")
+        await self.run(f"{press}, 0")
+        await self.browser.when("!document.querySelector('[aria-disabled=true]')")
+        ids = (await self.there.requests())[asked:]
+        if len(ids) not in (0, 2) or len(set(ids)) > 1:
+            self.note(f"pressed twice, and asked as {ids}")
+
     async def _lives(self) -> bool:
-        return bool(await self.run("Boolean(document.querySelector('#live[data-stream]'))"))
+        return bool(await self.run("Boolean(document.querySelector('#live[data-every]'))"))
 
     async def _recovers(self) -> None:
         if await self._lives():
@@ -165,6 +219,10 @@ class Visit:
             # A network that has just come back may break what was asked for meanwhile: people reload.
             self.way.append("no style sheet")
             await self.again()
+        if not await self.run(FRESH.replace("NOW", str(SystemClock().now_ms()))):
+            self.note(
+                f"figures of {await self.run('document.getElementById(`live`).dataset.at')} are shown as those of now"
+            )
         if await self.run("document.title.includes('injected') || Boolean(document.getElementById('injected'))"):
             self.note("a text of the installation became a part of the page")
         wide = await self.run("document.documentElement.scrollWidth")
@@ -187,7 +245,10 @@ class Visit:
                 if event["method"] == "Network.requestWillBeSent"
                 else "data:"
             )
-            if not url.startswith(("data:", f"{self.there.url}/")) and f"@127.0.0.1:{self.there.port}/" not in url:
+            if (
+                not url.startswith(("data:", f"{self.there.url}/"))
+                and f"@{self.there.url.partition('//')[2]}/" not in url
+            ):
                 self.note(f"a request elsewhere: {url}")
         self.browser.events.clear()
         if await self.run("document.documentElement.outerHTML.length") < HEAVY:
@@ -214,15 +275,23 @@ ACTS: Final = (
     "again",
     "cut",
     "restart",
+    *("network",) * 3,
+    *("lost",) * 2,
 )
 PAGES: Final = ("", "/checkpoints", "/time", "/dead-letters", "/logs", "/document", "/verdict", "/sample")
 
 
 async def browse(
-    there: Stand, chooser: random.Random, browser: Browser, axe: str, steps: int, pictures: Path | None = None
+    there: Stand,
+    chooser: random.Random,
+    browser: Browser,
+    axe: str,
+    net: Between,
+    steps: int,
+    pictures: Path | None = None,
 ) -> list[str]:
     """What did not hold: on every page at some size, and on a walk of so many steps."""
-    visit = Visit(there, chooser, browser, axe)
+    visit = Visit(there, chooser, browser, axe, net)
     own = [f"/console/processors/{s.name}{view}" for s in there.shape.statuses[:2] for view in PAGES]
     for number, path in enumerate(("/", "/console/connections", "/console/workers", "/console/audit", *own)):
         await visit.size()

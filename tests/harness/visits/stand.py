@@ -25,8 +25,10 @@ from tidemark.shared.model.ids import Epoch, Place, WorkerIncarnation
 from tidemark.shared.model.messages import AbortCheckpoint, CommitHint, Heartbeat, ProcessorStatus, StartCheckpoint
 from tidemark.shared.ports.clock import Handle
 from tidemark.shared.ports.log import NewRecord, TopicPartition
+from tidemark.shared.runtime.reading import up_to_now
+from tidemark.shared.runtime.settings import RuntimeSettings
 from tidemark.shared.runtime.topics import Topics
-from tidemark.shared.wire.messages import encode_message
+from tidemark.shared.wire.messages import decode_report, encode_message
 
 TOPICS: Final = Topics()
 USERS: Final = ("viewer", "operator", "admin", "viewer@a", "operator@a", "admin@b")
@@ -59,17 +61,29 @@ class Stand:
     look_ms: int = 100
     """Between two looks at all processors."""
     service: ControlService | None = None
+    outer: str = ""
+    """The address of what lies between browsers and the service; "": nothing."""
     _running: Handle | None = None
 
     @property
     def url(self) -> str:
         """The console's address."""
-        return f"http://127.0.0.1:{self.port}"
+        return self.outer or f"http://127.0.0.1:{self.port}"
 
     @property
     def asked(self) -> int:
         """How many requests have gone to the coordinator."""
         return self.broker.end(TopicPartition(TOPICS.requests, 0))
+
+    async def requests(self) -> list[str]:
+        """The ids of the requests that have gone to the coordinator."""
+        log, partition = sealed(MemoryLog(self.broker)), TopicPartition(TOPICS.requests, 0)
+        found = []
+        async for record in up_to_now(log, partition, RuntimeSettings()):
+            told = decode_report(record.value or b"", RuntimeSettings().wire)
+            found.append(str(getattr(told, "request", "")))
+        await log.close()
+        return found
 
     def grant(self, *users: str) -> None:
         """These users are there, and no others."""
