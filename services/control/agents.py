@@ -34,7 +34,7 @@ from tidemark.shared.language.redaction import HIDDEN, redacted_command
 from tidemark.shared.ports.clock import Clock, Executor, Handle
 from tidemark.shared.ports.log import Log, LogError, NewRecord, TopicPartition
 from tidemark.shared.process.web import NO_ANSWER, TOO_MANY, UNAVAILABLE, Problem
-from tidemark.shared.runtime.topics import KEPT, Topics
+from tidemark.shared.runtime.topics import KEPT, STAMPED, Topics
 
 HEADER: Final = "tidemark-signature"
 _UNSIGNED: Final = 401
@@ -115,7 +115,7 @@ class Agents:
         while True:
             try:
                 for topic in (self.topics.control_commands, self.topics.control_dead_letters):
-                    await self.log.create_topic(topic, 1, KEPT)
+                    await self.log.create_topic(topic, 1, KEPT | STAMPED)
                 await self._live()
             except LogError as error:
                 self.state = f"waits for the brokers: {error}"

@@ -18,7 +18,7 @@ from tidemark.services.control.stats import late, shown_time
 from tidemark.shared.model.messages import ProcessorStatus
 from tidemark.shared.ports.clock import Clock, Executor, Handle
 from tidemark.shared.ports.log import Log, LogError, NewRecord, TopicPartition, Writer
-from tidemark.shared.runtime.topics import KEPT, Topics
+from tidemark.shared.runtime.topics import KEPT, STAMPED, Topics
 
 _log = structlog.get_logger()
 _PAUSE_MS = 100
@@ -110,7 +110,7 @@ class Events:
 
     async def _write(self) -> None:
         partition = TopicPartition(self.topics.events, 0)
-        config = {**KEPT, "retention.ms": str(self.settings.events_kept_ms)}
+        config = {**KEPT, **STAMPED, "retention.ms": str(self.settings.events_kept_ms)}
         while True:
             try:
                 await self.log.create_topic(partition.topic, 1, config)

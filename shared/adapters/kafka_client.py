@@ -40,6 +40,8 @@ _PASSING: Final = (
     errors.FetchSessionIdNotFound,
     errors.InvalidFetchSessionEpoch,
     errors.ListenerNotFound,
+    # Of a record with a time of this machine's clock: it passes when the clocks agree.
+    errors.InvalidTimestampError,
     # These end a producer, but a new one goes on.
     errors.OutOfOrderSequenceNumber,
     errors.UnknownProducerId,
@@ -80,9 +82,14 @@ async def _noting(host: str, port: int, **given: Any) -> Any:
 
 
 aiokafka.client.create_conn = _noting
+_ASK_THE_BROKER: Final = "see the broker's log and the settings"
 _OTHER_VERSION: Final = "this broker's Kafka has not this request, or not in this form; docs/kafka.md names versions"
 _GRANT: Final = "give this user what docs/kafka.md names"
 _REMEDIES: Final[dict[type[BaseException], str]] = {
+    errors.InvalidTimestampError: (
+        "the clock of this machine and the broker's are further apart than the topic allows (message.timestamp.after.max.ms, an hour by"
+        " default, or message.timestamp.before.max.ms): set the one that is wrong; then this goes on by itself"
+    ),
     errors.InvalidTransactionTimeout: (
         "the cluster's transaction.max.timeout.ms is below transaction_timeout_ms of the connection: lower that (with request_timeout_ms,"
         " which is at most as much), or raise the cluster's"
@@ -124,13 +131,11 @@ def translated(error: BaseException, doing: str) -> LogError:
             f"{doing}: refused ({found}); max.message.bytes of the topic, or message.max.bytes of the brokers, is below message_bytes_max"
             " here: lower this one, or raise theirs"
         )
+    remedy = next((words for kind, words in _REMEDIES.items() if isinstance(error, kind)), "")
     # The plain class is the library's word for an error that it did not expect: no broker's refusal.
     if isinstance(error, _PASSING) or type(error) is errors.KafkaError or getattr(error, "retriable", False):
-        return LogUnavailable(f"{doing}: the broker cannot do it now ({found}); try again")
-    remedy = next(
-        (words for kind, words in _REMEDIES.items() if isinstance(error, kind)), "see the broker's log and the settings"
-    )
-    return LogError(f"{doing}: refused ({found}); {remedy}")
+        return LogUnavailable(f"{doing}: the broker cannot do it now ({found}); {remedy or 'try again'}")
+    return LogError(f"{doing}: refused ({found}); {remedy or _ASK_THE_BROKER}")
 
 
 KAFKA_ERRORS: Final = (

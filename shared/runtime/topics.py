@@ -27,11 +27,15 @@ _NAME: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 KEPT: Final = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
 """Neither time nor size deletes records (C12), nor a later one of the same key, whatever the cluster's defaults are."""
-EDGE_CONFIG: Final = {**KEPT, "segment.bytes": str(64 << 20)}
+STAMPED: Final = {"message.timestamp.type": "LogAppendTime"}
+"""A record has the time at which the broker took it. By default that is its writer's time, and brokers refuse one that is an hour ahead of
+their own clock: an installation would stand still as long as two clocks are apart. It also gives the times of all processes one clock."""
+EDGE_CONFIG: Final = {**KEPT, **STAMPED, "segment.bytes": str(64 << 20)}
 """Of topics of edges: deleted records leave the disk a segment at a time."""
-TOLD_CONFIG: Final = {**KEPT, "segment.bytes": str(16 << 20)}
+TOLD_CONFIG: Final = {**KEPT, **STAMPED, "segment.bytes": str(16 << 20)}
 """Of topics that are kept short: those of `upkeep.py`, and mirrors."""
 LATEST_CONFIG: Final = {
+    **STAMPED,
     "cleanup.policy": "compact",
     "delete.retention.ms": str(24 * 3_600_000),
     "segment.bytes": TOLD_CONFIG["segment.bytes"],
@@ -124,7 +128,7 @@ class Topics:
         names = (self.commands, self.reports, self.requests, self.answers, self.flow)
         return {
             **dict.fromkeys(names, TOLD_CONFIG),
-            self.samples: {**KEPT, "retention.ms": str(self.samples_kept_ms)},
+            self.samples: {**KEPT, **STAMPED, "retention.ms": str(self.samples_kept_ms)},
             self.registry: LATEST_CONFIG,
             self.connections: LATEST_CONFIG,
         }
