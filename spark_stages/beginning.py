@@ -39,6 +39,14 @@ class NotBegun(Exception):
     """It cannot begin now, in the JVM's own words."""
 
 
+def leave_removed() -> None:
+    """In a folder that was removed neither PySpark nor a JVM begins: this process goes to the root."""
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        os.chdir(os.sep)
+
+
 def why_not(options: str, memory: str) -> NoJvm | NotBegun | None:
     """By another JVM with these options, which does nothing; None where that one begins."""
     home = os.environ.get("JAVA_HOME")

@@ -21,7 +21,7 @@ from pyspark.errors import PySparkRuntimeError
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
-from tidemark.spark_stages.beginning import why_not
+from tidemark.spark_stages.beginning import leave_removed, why_not
 
 
 def warm_up(session: SparkSession) -> None:
@@ -118,6 +118,7 @@ def open_session(name: str, master: str = "local[2]", settings: Mapping[str, str
     """
     if master.startswith("local"):
         _leave_others_aside()
+    leave_removed()
     # Executors on this machine are of the same environment as the driver; elsewhere PYSPARK_PYTHON names theirs.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName(name)

@@ -48,7 +48,12 @@ def find_java() -> Java:
         raise JavaError(f"Java is missing: {place}; {_REMEDY}")
     try:
         told = subprocess.run(
-            [found, "-version"], capture_output=True, text=True, timeout=_VERSION_TIMEOUT_S, check=True
+            [str(Path(found).absolute()), "-version"],
+            capture_output=True,
+            text=True,
+            timeout=_VERSION_TIMEOUT_S,
+            check=True,
+            cwd=os.sep,  # this process' own may have been removed, and no JVM begins there
         )
     except (OSError, subprocess.SubprocessError) as error:
         raise JavaError(f"{found} does not run ({error}); {_REMEDY}") from error

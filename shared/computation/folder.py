@@ -2,7 +2,6 @@
 
 import os
 import sys
-from contextlib import suppress
 from pathlib import Path
 
 
@@ -11,12 +10,20 @@ def look_here() -> None:
 
     In front of them, a `queue.py` or `types.py` beside a document would take the place of Python's, in each process.
     """
-    with suppress(FileNotFoundError):  # the folder was removed, with what lay in it
-        here = str(Path.cwd())
-        if here not in sys.path:
-            sys.path.append(here)
+    if not is_gone() and (here := str(Path.cwd())) not in sys.path:
+        sys.path.append(here)
 
 
 def import_path() -> str:
     """Where this process looks for modules, as the PYTHONPATH of another."""
-    return os.pathsep.join(each or str(Path.cwd()) for each in sys.path)
+    here = "" if is_gone() else str(Path.cwd())
+    return os.pathsep.join(found for each in sys.path if (found := each or here))
+
+
+def is_gone() -> bool:
+    """Whether the folder in which this process runs was removed."""
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        return True
+    return False

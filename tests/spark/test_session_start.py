@@ -132,3 +132,12 @@ def test_a_user_without_a_name_has_a_session() -> None:
     command = ["unshare", "--user", "--map-user=54321", "--", sys.executable, "-c", _COUNT]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
+
+
+def test_a_process_whose_folder_was_removed_has_a_session(tmp_path: Path) -> None:
+    """Neither PySpark nor a JVM begins there: the process goes elsewhere."""
+    gone = "import os; os.mkdir('gone'); os.chdir('gone'); os.rmdir('../gone')"
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", gone + _COUNT], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr[-2000:]

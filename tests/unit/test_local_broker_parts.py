@@ -15,7 +15,8 @@ import pytest
 from tidemark.services.local.broker import _failure, new_id
 from tidemark.services.local.broker_settings import BrokerSettings, Port, java_arguments, server_properties
 from tidemark.services.local.jars import JarsError, LockedJar, ensure_jars, read_lock
-from tidemark.services.local.java import JavaError, find_java, parse_major
+from tidemark.services.local.java import JAVA_MAJOR_MIN, JavaError, find_java, parse_major
+from tidemark.shared.computation.folder import import_path
 
 
 @pytest.mark.parametrize(
@@ -50,6 +51,17 @@ def test_an_old_java_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     with pytest.raises(JavaError, match=r"is Java 11, Kafka and Spark need 17; install"):
         find_java()
+
+
+def test_java_is_found_by_a_process_whose_folder_was_removed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A JVM does not begin there, and the remedy was a Java that is there; nor has what is imported from there another place."""
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr("sys.path", ["", "/elsewhere"])
+    folder.rmdir()
+    assert find_java().major >= JAVA_MAJOR_MIN
+    assert import_path() == "/elsewhere"
 
 
 def test_the_lock_holds_digests_and_no_address() -> None:
