@@ -5,6 +5,9 @@ what keyed computations are written against (shared/computation/README.md), `tid
 loaded when it is first used.
 """
 
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -63,12 +66,27 @@ _LIBRARY = {
 }
 
 
+@contextmanager
+def _no_closed_output() -> Iterator[None]:
+    """While libraries are loaded: structlog asks standard output whether it is a terminal, and one that is closed raises at that."""
+    closed = sys.stdout
+    if not getattr(closed, "closed", False):
+        yield
+        return
+    sys.stdout = None
+    try:
+        yield
+    finally:
+        sys.stdout = closed
+
+
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'tidemark' has no attribute {name!r}; it has {', '.join(__all__)}")
     place = f"tidemark.services.library.{_LIBRARY[name]}" if name in _LIBRARY else "tidemark.shared.computation"
     try:
-        found = getattr(import_module(place), name)
+        with _no_closed_output():
+            found = getattr(import_module(place), name)
     except ImportError as error:
         told: str = import_module("tidemark.services.cli.packages").advice()
         if told:

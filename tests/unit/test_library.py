@@ -266,6 +266,13 @@ def test_a_try_out_says_nothing_but_its_result() -> None:
     assert (done.stdout, done.stderr) == ("[{'a': 1}]\n", "")
 
 
+def test_a_program_may_have_closed_its_output() -> None:
+    """As one does that lives on without its terminal: what runs pipelines is loaded, and the program finds its output as it had it."""
+    script = "import sys; out = sys.stdout; out.close(); import tidemark; tidemark.run; assert sys.stdout is out"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_a_warning_that_repeats_is_one_line() -> None:
     """In an outage each reader warns several times a second."""
     script = (
