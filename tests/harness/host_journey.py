@@ -16,6 +16,7 @@ import sys
 import tempfile
 import threading
 import time
+import traceback
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
@@ -198,7 +199,15 @@ def run_one(name: str) -> object:
 
 
 def journey() -> None:
-    """All of it, and what it has changed."""
+    """All of it, and what it has changed. What it fails by is also in a file: a program may have closed its streams, or be a thread."""
+    try:
+        _journey()
+    except BaseException:
+        (Path(ASKED["folder"]) / "failed").write_text(traceback.format_exc(), encoding="utf-8")
+        raise
+
+
+def _journey() -> None:
     before = state()
     found = look()
     if ASKED["runs"]:

@@ -140,9 +140,10 @@ class Hosts:
         for process_left in left:
             process_left.kill()
         said = (folder / "told").read_text(encoding="utf-8", errors="replace")
-        with suppress(FileNotFoundError):
-            said += (folder / "hooked").read_text(encoding="utf-8")
-        if status != 0:
+        for name in ("hooked", "failed"):
+            with suppress(FileNotFoundError):
+                said += (folder / name).read_text(encoding="utf-8")
+        if status != 0 or not (folder / "found.json").exists():
             return {}, f"status {'never' if status is None else status}: {' | '.join(said.splitlines()[-8:])}"
         if left:
             return {}, f"{len(left)} processes are left"
