@@ -46,6 +46,8 @@ TOOLS: Final = (
     "boto3",
 )
 """What the tests need beside the product; resolved behind it, so that they change none of its versions."""
+TOOLS_NEED: Final = ("packaging>=22", "pygments>=2.15")
+"""Of packages that ours bring, too: with the lowest of all that they do with there would be no pytest."""
 TESTS: Final = ("tests/contract", "tests/golden", "tests/unit")
 MARKS: Final = "not (kafka or spark or postgres or mongodb or e2e or slow or bench or long or browser)"
 TOOLS_ONLY: Final = re.compile(
@@ -157,7 +159,7 @@ def resolved(environment: Environment, uv: str) -> str:
     folder = ROOT / "out" / "environments"
     folder.mkdir(parents=True, exist_ok=True)
     pins = folder / "pins.txt"
-    pins.write_text("\n".join(environment.pins.values()))
+    pins.write_text("\n".join([*environment.pins.values(), *TOOLS_NEED]))
     resolution = "highest" if environment.resolution == DRAWN else environment.resolution
     how = ["--resolution", resolution, "--python-version", environment.python, "--constraint", str(pins)]
     return _compiled(uv, [*how, str(ROOT / "pyproject.toml")])
