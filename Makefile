@@ -189,8 +189,8 @@ audits: setup ## jobs drawn at random in one process, STORIES=40 from SEED=1 on,
 	$(BIN)/python -m tests.harness.drawn_audits $(or $(SEED),1) $(or $(STORIES),40)
 
 .PHONY: upgrades
-upgrades: setup ## such jobs, JOBS=24 from SEED=1 on, begun by an older version (FROM=COMMIT), which ends or is killed: this one goes on with them
-	$(BIN)/python -m tests.harness.drawn_jobs.upgraded $(or $(FROM),$(error name the older version: FROM=COMMIT)) $(or $(SEED),1) $(or $(JOBS),24)
+upgrades: setup ## such jobs, JOBS=24 from SEED=1 on, begun by an older version (FROM=COMMIT), which ends or is killed: this one goes on with them (HOW=staged: with rows staged for tables and files)
+	$(BIN)/python -m tests.harness.drawn_jobs.upgraded $(or $(FROM),$(error name the older version: FROM=COMMIT)) $(or $(SEED),1) $(or $(JOBS),24) 4 $(HOW)
 
 .PHONY: topics
 topics: setup ## what people and retention do to topics, drawn at random (SEED=1 JOBS=20), under jobs of a real installation; some 30 s each

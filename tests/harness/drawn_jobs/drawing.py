@@ -49,6 +49,7 @@ FOCUSES: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
     "history": (("history",), ()),
     "tasks": ((), ()),
     "times": ((), ()),
+    "staged": (("topic", "packed", "registered", "growing"), ("postgresql", "mongodb", "sqlite", *_FILES)),
     "load": (("topic", "packed", "registered", "growing"), ()),
 }
 """Origins and targets of jobs that are to have one thing; without any: all."""

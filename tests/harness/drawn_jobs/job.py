@@ -18,7 +18,7 @@ from deltalake import DeltaTable
 from psycopg import sql
 
 from tests.harness.bench.readings import BEGIN_MS, readings
-from tests.harness.drawn_jobs.servers import TWICE, Told, Weather
+from tests.harness.drawn_jobs.servers import TWICE, Breaking, Told, Weather
 from tidemark.services.library.documents import to_python
 from tidemark.shared.adapters.mongodb import client_at
 from tidemark.shared.language.avro import parse_schema, writer_of
@@ -148,6 +148,8 @@ class Places:
     breaking: str
     """The same MongoDB, by a way that breaks."""
     told: Told
+    way: Breaking | None = None
+    """That which breaks."""
 
 
 @dataclass(frozen=True)

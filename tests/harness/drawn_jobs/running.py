@@ -47,8 +47,8 @@ async def run(there: Installation, folder: Path, job: Job) -> list[str]:
     return await finish(there, folder, job)
 
 
-async def begin(there: Installation, job: Job, *, disturbed: bool) -> None:
-    """The job runs, and has the records in front of its middle. disturbed: while things happen."""
+async def begin(there: Installation, job: Job, *, disturbed: bool, running: Callable[[], object] | None = None) -> None:
+    """The job runs, and has the records in front of its middle. disturbed: while things happen. running: called before they are sent."""
     name = ProcessorName(job.name)
     topics = {f"{name}-in": job.partitions, f"{name}-others": 1, f"{name}-out": job.outputs, f"{name}-dlq": 1}
     for topic, partitions in topics.items():
@@ -65,6 +65,9 @@ async def begin(there: Installation, job: Job, *, disturbed: bool) -> None:
         if job.early and job.origin == "history":
             await _sent(out, f"{name}-in", job.sent(second), job.partition_of)
         await there.ensure_started(name, json.dumps(job.document()), job.parallelism)
+        if running is not None:
+            await _until(there, name, "RUNNING", "FAILED", "FINISHED")
+            await asyncio.to_thread(running)
         await _sent(out, f"{name}-others", [json.dumps(each).encode() for each in job.others], _first)
         await asyncio.gather(_come(out, job, first), *([_disturbed(there, job)] if disturbed else []))
 
@@ -202,7 +205,7 @@ async def servers(folder: Path) -> AsyncIterator[Places]:
                 client["drawn"]["sensors"].insert_many(SENSORS)
             breaking = Breaking(servers.replicas, 3, _FAULTS["mongodb"])
             try:
-                yield Places(folder, url, servers.replicas, registry.url, numbers, breaking.passage.url, told)
+                yield Places(folder, url, servers.replicas, registry.url, numbers, breaking.passage.url, told, breaking)
             finally:
                 breaking.close()
                 counts = {"told": told.weather.counts, "registry": registry.weather and registry.weather.counts}

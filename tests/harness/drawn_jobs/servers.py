@@ -8,7 +8,8 @@ import asyncio
 import random
 import threading
 from collections import Counter
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -150,6 +151,16 @@ class Breaking:
             else:
                 with suppress(RuntimeError):  # its list of connections changes meanwhile
                     self.passage.break_off()
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """It takes nothing meanwhile."""
+        self.passage.refuses = True
+        self.passage.break_off()
+        try:
+            yield
+        finally:
+            self.passage.refuses = False
 
     def close(self) -> None:
         self._ended.set()

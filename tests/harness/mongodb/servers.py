@@ -63,6 +63,8 @@ class Passage:
         self._open: list[socket.socket] = []
         self._asked: tuple[bytes, ...] = ()
         self.closed = False
+        self.refuses = False
+        """New connections end at once, for the time being."""
         self.ends_at = b""
         """A message that has this ends its connection, each time: as of a server that does not take a value in it."""
         threading.Thread(target=self._accept, daemon=True).start()
@@ -94,7 +96,7 @@ class Passage:
         with suppress(OSError):
             while True:
                 near, _ = self._listener.accept()
-                if self.closed:
+                if self.closed or self.refuses:
                     near.close()
                     continue
                 far = socket.create_connection(("127.0.0.1", self._to))
