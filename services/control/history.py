@@ -121,7 +121,7 @@ class Job:
     checkpoints: OrderedDict[Epoch, Checkpoint] = field(default_factory=OrderedDict)
     points: deque[Point] = field(default_factory=lambda: deque(maxlen=POINTS_MAX))
     counts: deque[tuple[int, Counts]] = field(default_factory=lambda: deque(maxlen=RATE_POINTS + 1))
-    """At the last points: when, UTC ms, and what each vertex had counted."""
+    """At the last points: when, by the monotonic clock, ms, and what each vertex had counted."""
 
     def rates(self, vertex: VertexId) -> dict[str, float]:
         """Of a vertex over the last points: counters a second, by the counter's name; of times, ms in a second."""
@@ -171,8 +171,8 @@ class History:
             case _:
                 return
 
-    def look(self, status: ProcessorStatus, tasks: Mapping[TaskId, TaskBeat], now_ms: int) -> None:
-        """One more point of a running processor."""
+    def look(self, status: ProcessorStatus, tasks: Mapping[TaskId, TaskBeat], now_ms: int, monotonic_ms: int) -> None:
+        """One more point of a running processor. now_ms: UTC, for who reads it; rates are taken by the monotonic clock."""
         counts: dict[VertexId, dict[str, int]] = {}
         for task, beat in tasks.items():
             vertex = counts.setdefault(task.vertex, dict.fromkeys(_KEPT, 0))
@@ -183,7 +183,7 @@ class History:
         }
         lag_ms = max((beat.counters.get("lagMs", 0) for beat in tasks.values()), default=0)
         job = self.of(status.job)
-        job.counts.append((now_ms, counts))
+        job.counts.append((monotonic_ms, counts))
         reached = _known(b.input_watermark_ms for b in by_service["sink"] if not is_queue(b.vertex))
         job.points.append(Point(now_ms, reached, _known(b.output_watermark_ms for b in by_service["source"]), lag_ms))
 

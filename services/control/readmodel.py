@@ -197,7 +197,7 @@ class ReadModel:
         while True:
             await self.clock.sleep_ms(self.settings.look_ms)
             for status in [each for each in self.statuses.values() if each.state == "RUNNING"]:
-                self.history.look(status, self.tasks(status), self.clock.now_ms())
+                self.history.look(status, self.tasks(status), self.clock.now_ms(), self.clock.monotonic_ms())
 
     # --- reading ----------------------------------------------------------------------------------------------------------
 

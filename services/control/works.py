@@ -60,6 +60,9 @@ class Works:
     _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Behind the end of a work nobody says that it runs."""
     _told_ms: int = 0
+    """When this service has last told of its own, by the monotonic clock."""
+    _heard_ms: dict[tuple[Kind, ProcessorName], int] = field(default_factory=dict)
+    """When the last record of each came here, by the monotonic clock: those of other services have their clocks' times."""
     _topic: Followed = field(init=False)
 
     def __post_init__(self) -> None:
@@ -208,18 +211,21 @@ class Works:
         if work is None or work.job != status.job or work.verdict is None:
             return work is None or not work.running
         later = status.released > work.released or work.verdict.outcome == "away"
-        return not work.running and later and self.clock.now_ms() - work.told_ms >= self.settings.audit_interval_ms
+        since_ms = (
+            self.clock.now_ms() - work.told_ms
+        )  # below 0 where the clock was ahead then: nobody knows how long ago that was
+        return not work.running and later and not 0 <= since_ms < self.settings.audit_interval_ms
 
     def _silent(self, work: AuditWork) -> bool:
         """Whether the service that ran it has gone."""
-        mine = (work.kind, work.name) in self._own
-        return not mine and self.clock.now_ms() - work.told_ms > self.settings.work_silent_ms
+        key, now_ms = (work.kind, work.name), self.clock.monotonic_ms()
+        return key not in self._own and now_ms - self._heard_ms.get(key, now_ms) > self.settings.work_silent_ms
 
     async def _tell_of_own(self) -> None:
-        now_ms = self.clock.now_ms()
-        if now_ms - self._told_ms < self.settings.work_silent_ms // 4:
+        monotonic_ms, now_ms = self.clock.monotonic_ms(), self.clock.now_ms()
+        if monotonic_ms - self._told_ms < self.settings.work_silent_ms // 4:
             return
-        self._told_ms = now_ms
+        self._told_ms = monotonic_ms
         for key in list(self._own):
             async with self._turn:
                 if key in self._own:
@@ -240,10 +246,12 @@ class Works:
             return
         if record.value is None:
             self.known.pop(key, None)
+            self._heard_ms.pop(key, None)
             return
         work = self.model.unreadable.read(record, lambda found: _CODEC.decode(found.value or b""))
         if work is not None:
             self.known[key] = work
+            self._heard_ms[key] = self.clock.monotonic_ms()
             self._tell(work)
 
 

@@ -160,7 +160,7 @@ class _CachedTable:
 
     async def answers(self, wanted: Mapping[bytes, Wanted]) -> dict[bytes, Sequence[Found]]:
         """The rows for each key, from the cache or from the table."""
-        now_ms = self._clock.now_ms()
+        now_ms = self._clock.monotonic_ms()
         buckets: dict[bytes, Sequence[Found]] = {}
         for key in wanted if self._cache is not None else ():
             known = self._cache.get(key, now_ms) if self._cache is not None else None

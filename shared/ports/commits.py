@@ -87,7 +87,7 @@ class CommitStore(Protocol):
         told, led: the most changes that any leader has told of, and the last leader that has. StoreLost, and nothing is changed,
         where the store counts fewer, or has named none of that number; so in every later call that writes, where it counts fewer
         than `changes`.
-        Over: by the candidate's clock, or because for `lease_ms` nobody has renewed it.
+        Over: because for `lease_ms` nobody has renewed it; or by the candidate's clock, until it has seen it renewed.
         """
         ...
 

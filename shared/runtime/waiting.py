@@ -38,12 +38,24 @@ def waiting(tell: Tell, clock: Clock, activity: str, doing: str, on: str) -> Ite
         tell(activity, None)
 
 
-def told(waits: list[Wait], now_ms: int) -> list[Wait]:
-    """Those that users are told of, the longest first: with a reason, or without an end for long."""
-    return sorted(
-        (_named(wait) for wait in waits if wait.reason or now_ms - wait.since_ms >= LONG_MS),
-        key=lambda wait: wait.since_ms,
-    )
+class Waits:
+    """Of one task, by the activity that waits. How long is measured by the monotonic clock: the wall clock may be set meanwhile."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, tuple[int, Wait]] = {}
+
+    def note(self, activity: str, wait: Wait | None, monotonic_ms: int) -> None:
+        """What an activity waits for; None when it goes on."""
+        if wait is None:
+            self._found.pop(activity, None)
+        else:
+            began_ms, _ = self._found.get(activity, (monotonic_ms, wait))
+            self._found[activity] = began_ms, wait
+
+    def told(self, monotonic_ms: int) -> list[Wait]:
+        """Those that users are told of, the longest first: with a reason, or without an end for long."""
+        found = sorted(self._found.values(), key=lambda each: each[0])
+        return [_named(wait) for began_ms, wait in found if wait.reason or monotonic_ms - began_ms >= LONG_MS]
 
 
 def _named(wait: Wait) -> Wait:

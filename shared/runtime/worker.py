@@ -76,7 +76,7 @@ from tidemark.shared.runtime.reading import end_of, followed, unreadable_measure
 from tidemark.shared.runtime.sampling import sample_edge
 from tidemark.shared.runtime.settings import RuntimeSettings
 from tidemark.shared.runtime.site import Splits, Ways
-from tidemark.shared.runtime.waiting import told
+from tidemark.shared.runtime.waiting import Waits
 from tidemark.shared.wire.limits import WireError
 from tidemark.shared.wire.messages import decode_command, decode_positions, encode_message
 
@@ -95,23 +95,15 @@ class Hosted:
     """Builds it. A take-over that waits for its target must not go on beside the next generation's, and fence it (S1)."""
     driver: TaskDriver | None = None
     phase: str = "restoring"
-    waiting: dict[str, Wait] = field(default_factory=dict)
-    """By the activity that waits."""
+    waiting: Waits = field(default_factory=Waits)
     released: dict[int, Epoch] = field(default_factory=dict)
     """Markers of the release identities that it holds, by index."""
     told_bytes: int = 0
     """What it had taken from its edges when senders were last told that it was much."""
 
-    def note_wait(self, activity: str, wait: Wait | None) -> None:
-        """Note the outside system that an activity waits for; None when the activity goes on."""
-        if wait is None:
-            self.waiting.pop(activity, None)
-        else:
-            self.waiting[activity] = wait
-
-    def waits(self, characters_max: int, now_ms: int) -> tuple[Wait, ...]:
+    def waits(self, characters_max: int, monotonic_ms: int) -> tuple[Wait, ...]:
         """As heartbeats tell them, the longest first; reasons as long as they may be."""
-        waits = told(list(self.waiting.values()), now_ms)
+        waits = self.waiting.told(monotonic_ms)
         return tuple(structs.replace(wait, reason=wait.reason[:characters_max]) for wait in waits)
 
     def markers(self) -> tuple[tuple[VertexId, int, Epoch], ...]:
@@ -349,7 +341,7 @@ class Worker:
             on_ends=lambda splits: self._ends(assign, splits),
             on_released=lambda index, epoch: self._released(hosted, index, epoch),
             on_failed=lambda error: self._failed(hosted, error),
-            on_waits=hosted.note_wait,
+            on_waits=lambda doing, wait: hosted.waiting.note(doing, wait, self._outside.clock.monotonic_ms()),
             on_taken=lambda: self._taken(hosted),
         )
         driver = await assemble(self._outside, self._service, assign, ways)
@@ -474,7 +466,7 @@ class Worker:
         settings = self._outside.settings
         clock, most = self._outside.clock, settings.reason_characters_max
         tasks = tuple(
-            beat_of(h.assign, h.driver, h.phase, h.markers(), clock, h.waits(most, clock.now_ms()))
+            beat_of(h.assign, h.driver, h.phase, h.markers(), clock, h.waits(most, clock.monotonic_ms()))
             for h in self._tasks.values()
         )
         return Heartbeat(

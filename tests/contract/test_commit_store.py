@@ -54,7 +54,8 @@ async def test_C8_leadership_has_one_holder_and_growing_tokens(another: Opener) 
     assert await one.renew(first, LEASE_MS, NOW_MS + 5_000)
     assert await two.lead("b", LEASE_MS, NOW_MS + LEASE_MS + 1) is None, "the lease was renewed"
     second = await lead(one, "a", NOW_MS + 6_000)
-    third = await lead(two, "b", NOW_MS + 6_000 + LEASE_MS)
+    assert await two.lead("b", LEASE_MS, NOW_MS + 6_000 + LEASE_MS) is None, "it has just seen a new leader"
+    third = await lead(two, "b", NOW_MS + 6_000 + 2 * LEASE_MS)
     assert first < second < third
     assert not await one.renew(second, LEASE_MS, NOW_MS + 6_000 + LEASE_MS)
     assert await two.renew(third, LEASE_MS, NOW_MS + 6_000 + LEASE_MS)
@@ -82,6 +83,26 @@ async def test_C8_a_lease_of_a_clock_that_is_ahead_does_not_outlive_its_holder(a
     assert await two.lead("b", LEASE_MS, NOW_MS + 5_000) is None, "its own clock was set back"
     assert await two.lead("b", LEASE_MS, NOW_MS + 4_999 + LEASE_MS) is None
     assert await lead(two, "b", NOW_MS + 5_000 + LEASE_MS) > token
+
+
+@pytest.mark.parametrize("ahead_ms", [LEASE_MS + 1, 3_600_000, 12 * 366 * 86_400_000])
+@pytest.mark.parametrize("moment", ["from the first", "set while it looks", "stood still"])
+async def test_C8_a_candidate_whose_clock_is_ahead_takes_no_lease_from_a_leader_that_lives(
+    another: Opener, ahead_ms: int, moment: str
+) -> None:
+    """Once it has seen it renewed: by any time, also where the clock jumps, or the candidate stood still beside the leader."""
+    one, two = await another(), await another()
+    token = await lead(one, "a")
+    for n in range(20):
+        passed_ms = n * LEASE_MS // 4
+        ahead = ahead_ms if n > 0 and (moment == "from the first" or n > 9) else 0
+        at_ms = NOW_MS + passed_ms + ahead
+        if moment != "stood still" or n != 10:  # else both go on, and the candidate asks first
+            assert await one.renew(token, LEASE_MS, NOW_MS + passed_ms)
+        assert await two.lead("b", LEASE_MS, at_ms) is None, n
+    dead_ms = NOW_MS + 5 * LEASE_MS + ahead_ms
+    assert [await two.lead("b", LEASE_MS, dead_ms + n * LEASE_MS // 4) is None for n in range(3)] == [True] * 3
+    assert await lead(two, "b", dead_ms + LEASE_MS) > token
 
 
 async def test_C8_concurrent_candidates_get_one_leader(another: Opener) -> None:

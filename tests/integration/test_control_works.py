@@ -131,6 +131,27 @@ async def test_each_service_tells_the_verdict_and_one_begins_again_what_another_
         assert await verdict(third) == found
 
 
+@pytest.mark.parametrize("ahead_ms", [-3_600_000, 3_600_000])
+async def test_a_work_of_a_service_with_another_clock_is_left_alone_until_it_is_silent(
+    broker: MemoryBroker, tmp_path: Path, ahead_ms: int
+) -> None:
+    """Its time says nothing here: what counts is when its word came."""
+    log = MemoryLog(broker)
+
+    async def tell() -> None:
+        now_ms = CLOCK.now_ms() + ahead_ms
+        work = AuditWork("audit", NAME, JOB, Epoch(3), True, "elsewhere", now_ms, now_ms, None)
+        await put(log, TOPICS.works, f"audit/{NAME}", _CODEC.encode(work))
+
+    await tell()
+    async with services(broker, tmp_path, 1) as (service,):
+        for _ in range(30):  # for longer than would be silence
+            await tell()
+            await CLOCK.sleep_ms(200)
+            assert [work.by for work in service.works.known.values()] in ([], ["elsewhere"])
+        assert (await verdict(service))["outcome"] == "cannot"
+
+
 async def test_a_dropped_processor_leaves_no_verdict_and_another_job_shows_none(
     broker: MemoryBroker, tmp_path: Path
 ) -> None:

@@ -105,7 +105,7 @@ def test_rates_are_of_the_last_points_and_never_negative() -> None:
 
     def look(rows: int, at_ms: int) -> None:
         tasks: Mapping[TaskId, TaskBeat] = {TaskId(SOURCE, 0): beat("source-1", 5_000, inRows=rows)}
-        history.look(STATUS, tasks, at_ms)
+        history.look(STATUS, tasks, at_ms, at_ms)
 
     assert history.of(JOB).rates(SOURCE) == {}
     look(100, 0)

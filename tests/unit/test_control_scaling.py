@@ -55,7 +55,8 @@ class Stand:
             )
             worker = Heartbeat(WorkerIncarnation("w"), Place("operator-0"), "operator", 1, 1, "h", beats)
             model.hear(worker)
-            model.history.look(self.status, model.tasks(self.status), self.world.clock.now_ms())
+            clock = self.world.clock
+            model.history.look(self.status, model.tasks(self.status), clock.now_ms(), clock.monotonic_ms())
             found.append(self.scaling.wanted(self.status, BOUNDS))
         return found
 

@@ -3,7 +3,7 @@
 import itertools
 import threading
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pytest
@@ -64,6 +64,12 @@ def rows(*keys: Any) -> pa.RecordBatch:
     return batch_of([{"k": key} for key in keys], engine)
 
 
+class Put(NamedTuple):
+    """The wall clock is put so far on, or back."""
+
+    by_ms: int
+
+
 def run(table: CountingTable, what: Lookup, settings: LookupSettings, batches: list[Any]) -> list[list[list[int]]]:
     """By batch and row, the `n` that were found; a number among the batches moves the clock so many ms."""
     results: list[list[list[int]]] = []
@@ -73,6 +79,9 @@ def run(table: CountingTable, what: Lookup, settings: LookupSettings, batches: l
         for batch in batches:
             if isinstance(batch, int):
                 await world.clock.sleep_ms(batch)
+                continue
+            if isinstance(batch, Put):
+                world.clock.shift(batch.by_ms)
                 continue
             outs = await lookups.enrich(batch)
             assert {out.port for out in outs} <= {OUT, DLQ}
@@ -98,6 +107,15 @@ def test_a_cache_keeps_answers_until_they_are_too_old_or_too_many() -> None:
     found = run(table, what, LookupSettings(), batches)
     assert found == [[[0, 3], []], [[], [0, 3]], [[1, 4]], [[0, 3], []], [[1, 4]], [[]]]
     assert table.asked == [["a", "z"], ["b"], ["z"], ["b"]]
+
+
+@pytest.mark.parametrize("by_ms", [-3_600_000, 3_600_000])
+def test_a_cache_keeps_answers_as_long_whatever_the_wall_clock_does_meanwhile(by_ms: int) -> None:
+    """Set back it would have kept them for an hour more."""
+    table = CountingTable()
+    what = stage(ttl={"size": 10, "unit": "ms"}, maxEntries=2)
+    run(table, what, LookupSettings(), [rows("a"), 5, Put(by_ms), rows("a"), 4, rows("a"), 1, rows("a")])
+    assert table.asked == [["a"], ["a"]]
 
 
 def test_a_cache_keeps_no_more_rows_than_the_setting_says() -> None:

@@ -251,7 +251,7 @@ def test_C10_two_activities_that_wait_are_told_side_by_side() -> None:
         body = await _opened(bench)
         (hosted,) = bench.stand.worker._tasks.values()
         staging = Wait("blobs", "staging 2", "memory", 5, "full")
-        hosted.note_wait("staging", staging)
+        hosted.waiting.note("staging", staging, 0)
         first = await _copied(body, Epoch(1), Epoch(0))
         bench.trouble.append(TargetUnavailable("away"))
         await bench.mirror(row(1, 0, first.staged))
