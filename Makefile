@@ -204,6 +204,10 @@ databases: setup ## PostgreSQL that others use: drawn tables, writers, ALTERs an
 lasting: setup ## failures of Kafka, databases, servers, registries and files, COUNT=40 drawn from SEED=1 on: those that last end a job, others pass; some 8 s each
 	$(BIN)/python -m tests.harness.lasting $(or $(SEED),1) $(or $(COUNT),40)
 
+.PHONY: worlds
+worlds: setup ## wall clocks that are set and networks that are bad, drawn at random (SEED=1 COUNT=10 ARGS='--only "clock broker"'), under jobs of a real installation; some 2 minutes each
+	$(BIN)/python -m tests.harness.worlds --seed $(or $(SEED),1) --count $(or $(COUNT),10) $(ARGS)
+
 .PHONY: readers
 readers: setup ## what file sinks write, drawn at random (COUNT=20 from SEED=1 on, FORM=csv), as pandas, Spark, polars, DuckDB and others read it; some 15 s each
 	$(BIN)/python -m tests.harness.readers $(or $(SEED),1) $(or $(COUNT),20) $(FORM)

@@ -5,8 +5,8 @@ cut is delivered when it heals, as a network's retries would: also what its send
 """
 
 import asyncio
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
 
 from tidemark.services.local.broker import free_port
 from tidemark.services.local.broker_settings import LOOPBACK, Port
@@ -95,13 +95,13 @@ async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, gate
 
 
 class Lanes:
-    """As many ways as an installation has places, by place."""
+    """As many ways as an installation has places, by place. kind: of a way to a port of the broker, such as `Lane`."""
 
-    def __init__(self, places: Sequence[str]) -> None:
+    def __init__(self, places: Sequence[str], kind: Callable[[Port], Any] = Lane) -> None:
         self.main, self._controller, *inner = _free_ports(2 + len(places))
         self.controller = self._controller
         self._inner = dict(zip(places, inner, strict=True))
-        self._lanes = {place: Lane(port) for place, port in self._inner.items()}
+        self._lanes = {place: kind(port) for place, port in self._inner.items()}
         self._first = next(iter(self._lanes))
 
     async def open(self) -> None:
@@ -119,7 +119,7 @@ class Lanes:
         """Whose ways there are."""
         return list(self._lanes)
 
-    def of(self, place: str) -> Lane:
+    def of(self, place: str) -> Any:
         """The way of a place; workers beyond the first have that of the first place."""
         return self._lanes.get(place, self._lanes[self._first])
 

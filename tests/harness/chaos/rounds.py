@@ -28,7 +28,7 @@ _RETRY_S = 1.0
 _NO_STATEMENT = 3
 """Of `tidemark audit`: the status where nothing is wrong and something could not be compared."""
 _SHAPES: Final = {"plain": "a projection", "marks": "a computation", "window": "windows", "join": "a join"}
-_UNSAID: Final = b"in the order of their arrival"
+UNSAID: Final = "in the order of their arrival"
 T = TypeVar("T")
 
 
@@ -42,18 +42,21 @@ class Measure:
 
     faults: int = 12
     striking_s: float = 40.0
+    settles_s: float = SETTLES_S_MAX
 
 
 class Piece:
     """The rounds of one installation."""
 
-    def __init__(self, world: World, seed: int, measure: Measure, say: Callable[[str], None]) -> None:
+    def __init__(
+        self, world: World, seed: int, measure: Measure, say: Callable[[str], None], faults: Faults | None = None
+    ) -> None:
         self._measure = measure
         self._world = world
         self._it = world.installed
         self._chance = random.Random(f"{seed} jobs")
         workers = {s: n for s, n in world.cluster.settings.workers.items() if n}
-        self._faults = Faults(f"{seed} faults", workers, disks=bool(world.disks))
+        self._faults = faults or Faults(f"{seed} faults", workers, disks=bool(world.disks))
         self._say = say
         self._out = world.folder / "out"
         self._steady = steady(self._out)
@@ -180,7 +183,7 @@ class Piece:
     async def _settled(self, job: Job, feeder: Feeder, reader: Reader, number: int) -> None:
         """All is as it must be, within the time that recovery may take."""
         try:
-            async with asyncio.timeout(SETTLES_S_MAX):
+            async with asyncio.timeout(self._measure.settles_s):
                 await self._ended(job.name)
                 source = await patiently(lambda: there(self._steady, self._it.log))
                 due = {i for i in source if not open_still(i, number)}
@@ -206,7 +209,7 @@ class Piece:
             f"{s.name} is {s.state} {s.reason}, {s.commits} commits, generation {s.generation}" for s in found
         )
         return (
-            f"after {SETTLES_S_MAX:g} s without faults {len(due)} ids of {self._steady.name} are not out; {said};"
+            f"after {self._measure.settles_s:g} s without faults {len(due)} ids of {self._steady.name} are not out; {said};"
             f" {self._world.shares()}; {self._troubles()}"
         )
 
@@ -217,7 +220,7 @@ class Piece:
     async def _judged(self, job: Job, feeder: Feeder, reader: Reader, closed: int | None) -> None:
         """What is there now, and what was shown on the way. Files may come a moment after topics, each sink by itself."""
         source = await patiently(lambda: there(job, self._it.log))
-        deadline = asyncio.get_running_loop().time() + SETTLES_S_MAX
+        deadline = asyncio.get_running_loop().time() + self._measure.settles_s
         while True:
             outputs = await patiently(lambda: outputs_of(job, self._it.log))
             wrong = judge(job, source, outputs, feeder.late, closed)
@@ -256,7 +259,7 @@ class Piece:
         )  # fmt: skip
         said, _ = await process.communicate()
         # By arrival, records of several partitions are numbered by chance, and no audit can say the same.
-        unsaid = process.returncode == _NO_STATEMENT and _UNSAID in said
+        unsaid = process.returncode == _NO_STATEMENT and UNSAID.encode() in said
         if process.returncode != 0 and not unsaid:
             raise Wrong(f"audit of {job.name} ({_shape(job)}): {said.decode(errors='replace')[-2_000:]}")
 
@@ -270,10 +273,12 @@ class Piece:
         await patiently(lambda: client.request(request))
         self._world.kill(self._faults.victim())
         try:
-            async with asyncio.timeout(SETTLES_S_MAX):
+            async with asyncio.timeout(self._measure.settles_s):
                 status = await self._ended(job.name)
         except TimeoutError:
-            raise Wrong(f"{job.name} does not finish within {SETTLES_S_MAX:g} s; {self._troubles()}") from None
+            raise Wrong(
+                f"{job.name} does not finish within {self._measure.settles_s:g} s; {self._troubles()}"
+            ) from None
         await self._judged(job, self._feeder, self._reader, None)
         await self._audited(job)
         self.figures["records"] += self._feeder.sent

@@ -39,6 +39,10 @@ class ChaosCluster(LocalCluster):
         self.orders: dict[str, str] = {}
         """TIDEMARK_KILL_AT of the process that is started next at a place."""
 
+    def environment(self, place: str, service: str) -> dict[str, str]:
+        """Of a process beside those of the installation."""
+        return self._environment(SupervisedProcess(place, service))
+
     def _environment(self, child: SupervisedProcess) -> dict[str, str]:
         way = f"{LOOPBACK}:{self._lanes.of(child.place).port}"
         orders = {"TIDEMARK_KILL_AT": self.orders.pop(child.place)} if child.place in self.orders else {}
