@@ -17,6 +17,7 @@ from aiokafka import errors
 from aiokafka.protocol.metadata import MetadataRequest
 
 from tidemark.shared.adapters.kafka_codes import PRODUCER_FENCED
+from tidemark.shared.adapters.kafka_silent import know
 from tidemark.shared.ports.log import Fenced, LogError, LogUnavailable, RecordTooLarge, TopicPartition
 
 _FENCED: Final = (
@@ -78,6 +79,7 @@ async def _noting(host: str, port: int, **given: Any) -> Any:
         _unreached[host, port] = str(error) or type(error).__name__
         raise
     _unreached.pop((host, port), None)
+    know(found, host, port)
     return found
 
 
