@@ -13,8 +13,10 @@ from tidemark.services.cli.remote import RemoteFailed, find
 from tidemark.services.local.supervisor import BROKER
 
 _LOOK_S: Final = 2.0
-LINES_MAX: Final = 600
-"""Of one process' log in a story of some minutes: one that tells of each try in vain has thousands."""
+LINES_MAX: Final = 300
+"""Of trouble, in one process' log of a story of some minutes: one that tells of each try in vain has thousands."""
+_WORK: Final = '"level": "info"'
+"""In a line that tells of work."""
 LAG_MS_MAX: Final = 600_000
 """A lag that is shown when all is right again: above it, a clock that was wrong is still in it."""
 BUSY_MAX: Final = 0.5
@@ -57,9 +59,9 @@ class Watcher:
                 if path.endswith("LagMillis") and "event" not in path and value > LAG_MS_MAX
             ]
         for log in sorted((self._world.folder / "data" / "logs").glob("*.log")):
-            lines = log.read_text(errors="replace").count("\n")
-            if lines > LINES_MAX:
-                wrong.append(f"{log.name} has {lines} lines")
+            lines = [line for line in log.read_text(errors="replace").splitlines() if _WORK not in line]
+            if len(lines) > LINES_MAX:
+                wrong.append(f"{log.name} has {len(lines)} lines of trouble, the last {lines[-1][:300]}")
         for place, pid in self._world.cluster.pids().items():
             with suppress(psutil.NoSuchProcess):
                 process = psutil.Process(pid)
