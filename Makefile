@@ -132,7 +132,7 @@ test-fast: setup ## the tests that need neither broker nor Spark
 
 .PHONY: property
 property: setup ## all examples that property tests ask for (TIMES=20: so many times more), new ones each time, and what else `.ci/run` takes a share of
-	env -u CI EXAMPLES_TIMES=$(TIMES) $(PYTEST) tests/property $$(grep -rl 'tests.harness.share import' tests/contract tests/golden tests/integration tests/unit) -m 'not (bench or long or browser)' $(SPREAD) $(ARGS)
+	env -u CI EXAMPLES_TIMES=$(TIMES) $(PYTEST) tests/property $$(grep -rl 'tests.harness.share import' tests/contract tests/golden tests/integration tests/outages tests/spark tests/unit) -m 'not (bench or long or browser)' $(SPREAD) $(ARGS)
 
 .PHONY: cases
 cases: setup ## whole pipelines: every case on the local engine and on Spark

@@ -33,7 +33,7 @@ _numbers = itertools.count()
 # How fast an example is drawn or run is the machine's affair. On a machine of many changes (CI) the examples are always the
 # same, so that a change is judged by what it changed, and a part of those that a test asks for: more of the same find nothing
 # new. At a desk they are all drawn, new each time (`make property`).
-CI_EXAMPLES_OF: Final = 6
+CI_EXAMPLES_OF: Final = 10
 """A CI run draws one of so many examples."""
 CI_EXAMPLES_MIN: Final = 20
 TIMES: Final = int(os.environ.get("EXAMPLES_TIMES", "1"))

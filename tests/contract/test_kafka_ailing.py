@@ -9,7 +9,7 @@ from tidemark.services.local.broker import LocalBroker
 pytestmark = pytest.mark.kafka
 
 
-@pytest.mark.parametrize("seed", share(range(18), 9))
+@pytest.mark.parametrize("seed", share(range(18), 18))
 async def test_what_an_ailing_broker_answers_is_no_refusal(fresh_broker: LocalBroker, seed: int) -> None:
     """Each call either succeeds or says that waiting may help; with the broker well again each succeeds."""
     calls = await story(fresh_broker, seed)

@@ -23,7 +23,7 @@ def reading() -> Iterator[Reading]:
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("seed", share(range(1, 9), 4))
+@pytest.mark.parametrize("seed", share(range(1, 9), 8))
 def test_each_reader_finds_each_row_once_and_each_value(
     form: EmitFormat, seed: int, reading: Reading, tmp_path: Path
 ) -> None:

@@ -68,7 +68,7 @@ CRASHES = list(itertools.product(PHASES, PHASES, ("killed", "zombie")))
 ORDERS = [
     pytest.param(*target.values, *crashes, marks=target.marks)
     for target in EVERY
-    for crashes in share(CRASHES, 5 if target.values[0] in VARIANTS else 3)
+    for crashes in share(CRASHES, 10 if target.values[0] in VARIANTS else 6)
 ]
 
 

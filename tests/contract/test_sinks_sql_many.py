@@ -73,7 +73,7 @@ def held(target: SqlWorld) -> list[tuple[Any, ...]]:
         return sorted(map(tuple, connection.exec_driver_sql("SELECT * FROM rows")), key=repr)
 
 
-@pytest.mark.parametrize(("matched", "not_matched"), share(list(itertools.product(MATCHED, NOT_MATCHED)), 2))
+@pytest.mark.parametrize(("matched", "not_matched"), share(list(itertools.product(MATCHED, NOT_MATCHED)), 4))
 async def test_S5_an_epoch_of_many_rows_leaves_what_they_leave_one_by_one(
     url: str, matched: str, not_matched: str
 ) -> None:

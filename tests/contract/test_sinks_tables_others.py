@@ -195,7 +195,7 @@ async def test_S6_a_column_that_others_change_under_staged_rows(shared: Shared, 
         assert found[keep + 2]["b"] == [1]
 
 
-@pytest.mark.parametrize("seed", share(range(*SEEDS), 3))
+@pytest.mark.parametrize("seed", share(range(*SEEDS), 6))
 async def test_S6_any_others_at_any_moment(shared: Shared, seed: int) -> None:
     """Rows, deletes, compactions, cuts of the log, columns dropped and of other types, restarts: between and inside of releases."""
     chooser, wanted = random.Random(seed), dict[int, str]()
@@ -355,7 +355,7 @@ def _takes(field: pa.Field, value: Any) -> bool:
 
 
 @pytest.mark.parametrize("kind", ["delta", "iceberg"])
-@pytest.mark.parametrize("seed", share(range(30), 3))
+@pytest.mark.parametrize("seed", share(range(30), 6))
 async def test_S6_any_table_with_values_that_it_needs(kind: str, seed: int, tmp_path: Path) -> None:
     """Columns, their fields and items may take no null: each row is in the table, with all that it has, or refused for a needed column."""
     rng = random.Random(seed)

@@ -395,7 +395,7 @@ async def test_I2_what_a_topic_gave_that_was_made_anew_behind_the_last_look_is_i
     await cluster.log.delete_topics([cluster.topic])
     await cluster.log.create_topic(cluster.topic, 2)
     await cluster.feed(0, 20, 30, 40)
-    await stand.take()
+    await read(stand, 2)
     with pytest.raises(SourceReplaced, match="made anew"):
         await stand.copy()
 

@@ -301,9 +301,8 @@ async def test_the_slot_follows_the_commit_behind_the_end(shop: Shop) -> None:
     source.end_at({split: end for split, end in ends.items() if end is not None})
     while not source.status()[0].finished:
         await piece(source)
-    end = int(shop.one("SELECT pg_current_wal_insert_lsn() - '0/0'"))
     await source.note("p", {SPLIT: source.status()[0].next_position})
-    assert shop.confirmed() >= end - 1000
+    assert shop.confirmed() >= (ends[SPLIT] or 0) > 0
     shop.do("INSERT INTO t VALUES (31)")
     position, origins = stands(source)
     assert ids(await drain(await shop.resumed(position, origins))) == [31]

@@ -25,6 +25,7 @@ from tests.contract.test_tables_damaged import MAGIC, framed, vector
 from tests.golden.test_tables_delta import HERE, table_of
 from tests.harness.drawndelta import z85
 from tests.harness.goldenlake import lake_table
+from tests.harness.share import share
 from tidemark.services.source.connectors.deltatable import DeltaVersions
 from tidemark.services.source.connectors.parquetcells import texts_of
 from tidemark.services.source.connectors.tableversions import TableVersions, VersionRefused, reading
@@ -277,7 +278,7 @@ def entries(root: Path) -> Iterator[Path]:
     yield from (path for path in (root / "_delta_log").rglob("*") if path.suffix in (".json", "") and path.is_file())
 
 
-@pytest.mark.parametrize("name", ["dv_parts", "v2checkpoint", "map_id", "partition_types", "widening"])
+@pytest.mark.parametrize("name", share(["map_id", "dv_parts", "v2checkpoint", "partition_types", "widening"], 3))
 def test_whatever_stands_in_a_log_ends_in_a_sentence(tmp_path: Path, name: str) -> None:
     """No error of another kind, nothing that is tried for ever."""
     table_of(name, tmp_path)
@@ -307,7 +308,7 @@ def test_whatever_stands_in_a_log_ends_in_a_sentence(tmp_path: Path, name: str) 
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
-@pytest.mark.parametrize("name", ["by_value", "transforms", "types", "vectors_upgraded", "rolled_back"])
+@pytest.mark.parametrize("name", share(["by_value", "transforms", "types", "vectors_upgraded", "rolled_back"], 3))
 def test_whatever_stands_in_the_metadata_of_iceberg_ends_in_a_sentence(tmp_path: Path, name: str) -> None:
     """As in a log of Delta Lake."""
     versions, rows = lake_table(name, tmp_path)

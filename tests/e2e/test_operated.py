@@ -5,11 +5,12 @@ from pathlib import Path
 import pytest
 
 from tests.harness.operated.story import told
+from tests.harness.share import CI
 
 pytestmark = [pytest.mark.e2e, pytest.mark.kafka]
 
 _SEED = 1
-_ACTS = 8
+_ACTS = 4 if CI else 8
 """Of each of three processors' operators, before all drain and are compared; the installation ends and begins again in between."""
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tests.harness.process_cases import same, unpaired
+from tests.harness.share import share
 from tidemark.shared.language.documents import InvalidDocument, parse
 from tidemark.shared.language.expressions.environment import Environment
 from tidemark.shared.language.expressions.errors import ExpressionError
@@ -118,10 +119,11 @@ def accepted() -> dict[str, str]:
 
 
 def test_the_interpreter_gives_what_mongodb_gives() -> None:
-    """Each case that differs is listed with its reason, and each that is listed differs."""
+    """Each case that differs is listed with its reason, and each that is listed differs; in CI a third of those that are not."""
     known = accepted()
-    found = {case["about"]: difference(case) for case in cases()}
-    assert len(found) > 25_000
+    assert len(cases()) > 25_000
+    listed = [case for case in cases() if case["about"] in known]
+    found = {case["about"]: difference(case) for case in [*listed, *share(cases(), 3)]}
     wrong = [f"{about}: {why}" for about, why in found.items() if why is not None and about not in known]
     assert wrong == [], "\n".join(wrong[:40])
     assert [about for about in known if found.get(about) is None] == []

@@ -167,7 +167,7 @@ def _fail_a_source(it: Installed) -> None:
             hosted.driver.site.fail(LogUnavailable("a hiccup"))
 
 
-@pytest.mark.parametrize("seed", share([2, 3, 6, 11, 13, 18, 21, 23, 33, 50, 57, 89, 91], 3))
+@pytest.mark.parametrize("seed", share([2, 3, 6, 11, 13, 18, 21, 23, 33, 50, 57, 89, 91], 6))
 def test_what_idleness_decided_is_not_accused(tmp_path: Path, seed: int) -> None:
     """An output is computed again, or the audit says why not; the source's own rows always are."""
     found = run_virtual(lambda world: told(world, Drawn(seed), tmp_path, ""))

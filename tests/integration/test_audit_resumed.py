@@ -56,7 +56,7 @@ TARGETS: dict[str, dict[str, Any]] = {
 
 def drawn_for(targets: Iterable[str]) -> Sequence[tuple[str, int]]:
     """Targets and seeds; in CI a share in which each target is there: fewer members are left out at a time than it has seeds."""
-    return share(list(itertools.product(targets, range(6))), 5)
+    return share(list(itertools.product(targets, range(6))), 10)
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -39,7 +39,7 @@ BEGIN_MS = 1_000_000
 IDLE_MS = 400
 SWITCH_MS = BEGIN_MS + 400 * COUNT // 2
 TICKS = "tests.harness.computations:Ticks"
-DRAWS = share(range(40), 8)
+DRAWS = share(range(40), 16)
 Stages = list[dict[str, Any]]
 Feed = list[tuple[TopicPartition, dict[str, Any], int]]
 """Where a record goes, the record, and the pause behind it, ms."""

@@ -15,7 +15,7 @@ def _quiet() -> None:
     quiet(logging.CRITICAL)
 
 
-@pytest.mark.parametrize("seed", share([201, 8, 15, 18, 20, 24, 31, 32, 38, 39, 49, 57, 61, 70, 138], 2))
+@pytest.mark.parametrize("seed", share([201, 8, 15, 18, 20, 24, 31, 32, 38, 39, 49, 57, 61, 70, 138], 4))
 def test_an_audit_accuses_no_drawn_job_and_passes_over_no_forgery(seed: int, tmp_path: Path) -> None:
     """`make audits` has more of them."""
     verdict = verdict_of(seed, tmp_path)

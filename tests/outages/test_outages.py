@@ -6,13 +6,14 @@ from pathlib import Path
 import pytest
 
 from tests.harness.outages import endure, outages
+from tests.harness.share import share
 
 HALF_A_MINUTE_MS, TEN_MINUTES_MS, THREE_HOURS_MS = 30_000, 600_000, 3 * 3_600_000
 FIFTEEN_MINUTES_MS = 900_000
 """Above `topics_kept_ms`."""
 
 
-@pytest.mark.parametrize("what", outages())
+@pytest.mark.parametrize("what", share(list(outages()), 3))
 def test_C10_half_a_minute_is_waited_out(what: str, tmp_path: Path) -> None:
     """Nothing has timed out by then."""
     endure(outages()[what], HALF_A_MINUTE_MS, tmp_path)

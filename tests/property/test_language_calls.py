@@ -112,7 +112,7 @@ def test_an_operator_gives_on_columns_what_it_gives_on_documents(name: str, monk
     assert checked
 
 
-@pytest.mark.parametrize("name", share(sorted(name for name, operator in OPERATORS.items() if not operator.lazy), 3))
+@pytest.mark.parametrize("name", share(sorted(name for name, operator in OPERATORS.items() if not operator.lazy), 6))
 def test_documents_are_read_again_for_rows_that_fail_alone(name: str) -> None:
     """Of what an operator is asked on columns no row without an error goes to the interpreter as a whole."""
     chooser = random.Random(name)

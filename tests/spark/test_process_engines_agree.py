@@ -13,7 +13,7 @@ from tests.harness.share import share
 from tidemark.services.cli.process import Runner, quiet, run_case, runner
 
 pytestmark = pytest.mark.spark
-_SEEDS = range(12)
+_SEEDS = share(range(12), 3)
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +34,7 @@ def test_engines_agree(spark: Runner, seed: int) -> None:
     assert difference(expected, {**there, "engine": "any"}) is None
 
 
-@pytest.mark.parametrize("seed", share(range(60), 6))
+@pytest.mark.parametrize("seed", share(range(60), 12))
 def test_windows_over_a_script_give_on_spark_what_its_steps_say(spark: Runner, seed: int) -> None:
     """Rows and late records of every kind of window, by both times, with timers of idleness and lookups inside."""
     assert scripted(seed, spark) is None

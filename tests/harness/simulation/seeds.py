@@ -9,12 +9,12 @@ from tests.harness.simulation.story import run
 from tests.harness.simulation.writes import WRITES
 
 SEEDS: Final = 300
-"""`make simulate` runs these and others; a change in CI every sixth one of each shape."""
+"""`make simulate` runs these and others; a change in CI every twelfth one of each shape."""
 
 
 def seeds_of(shapes: Sequence[Shape]) -> list[int]:
     """Those of the first seeds that draw one of these pipelines."""
-    return [seed for shape in shapes for seed in share(range(SHAPES.index(shape), SEEDS, len(SHAPES)), 6)]
+    return [seed for shape in shapes for seed in share(range(SHAPES.index(shape), SEEDS, len(SHAPES)), 12)]
 
 
 def held(seed: int) -> None:
