@@ -26,6 +26,7 @@ from tidemark.services.control.readmodel import LOOK_MS, ReadModel
 from tidemark.services.control.settings import ControlSettings
 from tidemark.services.control.stats import (
     SCALE_MAX,
+    beyond_clock,
     counts_are_final,
     mostly_dead,
     shown_time,
@@ -187,7 +188,9 @@ class Api:
     async def watermark(self, request: web.Request, _body: object) -> web.Response:
         """From the sinks to the split that is furthest behind."""
         status = self.status_of(request)
-        return self._told({"watermark": shown_watermark(explain_watermark(status, self.model.tasks(status)))})
+        return self._told(
+            {"watermark": shown_watermark(explain_watermark(status, self.model.tasks(status), self.clock.now_ms()))}
+        )
 
     async def sample(self, request: web.Request, _body: object) -> web.Response:
         """Some output, or rows of an edge."""
@@ -471,7 +474,7 @@ class Api:
         return {
             "name": status.name,
             "state": status.state,
-            "reason": status.reason or mostly_dead(status, tasks),
+            "reason": status.reason or beyond_clock(status, tasks, self.clock.now_ms()) or mostly_dead(status, tasks),
             "job": status.job,
             "generation": status.generation,
             "planVersion": status.plan_version,

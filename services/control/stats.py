@@ -17,7 +17,7 @@ from tidemark.shared.model.messages import IDLE_STATES, QUOTA_MS, SHARE, Process
 from tidemark.shared.model.time import MAX_TIME, MIN_TIME
 from tidemark.shared.operators.base import MAX_OPEN, MIN_OPEN
 from tidemark.shared.runtime.beats import LAST_REASON
-from tidemark.shared.runtime.watermark import Explained, held_of
+from tidemark.shared.runtime.watermark import Explained, held_of, is_ahead
 
 SLOW_MS = 10_000
 """Work that waits longer makes a system slow."""
@@ -66,7 +66,11 @@ def stats_of(status: ProcessorStatus, tasks: Tasks, now_ms: int, *, verbose: boo
         "releasedEpoch": status.released,
         "epochMillis": status.epoch_ms,
         **_lags(
-            {} if status.state in IDLE_STATES else tasks, watermark_ms, now_ms, dying=bool(mostly_dead(status, tasks))
+            {} if status.state in IDLE_STATES else tasks,
+            watermark_ms,
+            now_ms,
+            dying=bool(mostly_dead(status, tasks)),
+            ahead=bool(beyond_clock(status, tasks, now_ms)),
         ),
     }
     if not tasks and status.generation and status.state in IDLE_STATES:
@@ -162,6 +166,26 @@ def mostly_dead(status: ProcessorStatus, tasks: Tasks) -> str:
     return f"{dead:,} dead letters of {read:,} records that were read; {last_reason(tasks.values())}".rstrip("; ")
 
 
+def beyond_clock(status: ProcessorStatus, tasks: Tasks, now_ms: int) -> str:
+    """A sentence where records come late behind an event time that the clock has not reached; "" else. now_ms: UTC."""
+    records = late(tasks.values())
+    if status.state != "RUNNING" or not records:
+        return ""
+    ahead = [
+        (split.lastEvent, task, name)
+        for task, beat in sorted(tasks.items())
+        for name, split in _told(beat)
+        if not split.finished and split.lastEvent is not None and is_ahead(split, now_ms)
+    ]
+    if not ahead:
+        return ""
+    time_ms, task, name = max(ahead, key=lambda each: each[0])
+    return (
+        f"{records:,} late records: split {name} of {task} has given an event time of {shown_time(time_ms)}, which the clock has not"
+        " reached; $source.maxEventTimeJump keeps such a record out"
+    )
+
+
 def diagnosis(
     event_lag_ms: int | None,
     processing_lag_ms: int,
@@ -170,17 +194,20 @@ def diagnosis(
     by_quota: bool = False,
     waits: bool = False,
     dying: bool = False,
+    ahead: bool = False,
 ) -> str:
     """W5: work that waits is a slow system, whatever its event times; event times that are behind while none waits are late data.
 
     nothing_left: the whole input has been read; then no data are late, for there are none. by_quota: what waits so long does so for the
     namespace's quota of bytes (E4); waits: a task waits for what lies outside (C10); then nothing here is slow.
-    dying: at least half of what was read became dead letters.
+    dying: at least half of what was read became dead letters. ahead: records come late behind a time that the clock has not reached.
     """
     if waits:
         return "waits for what lies outside"
     if processing_lag_ms >= SLOW_MS:
         return "held by its quota" if by_quota else "slow system"
+    if ahead:
+        return "event times ahead of the clock"
     if dying:
         return "mostly dead letters"
     if nothing_left:
@@ -197,7 +224,7 @@ def late_fraction(beats: Iterable[TaskBeat]) -> float | None:
     return sum(split.late for split in splits) / seen if seen else None
 
 
-def _lags(tasks: Tasks, watermark_ms: int, now_ms: int, *, dying: bool) -> dict[str, Any]:
+def _lags(tasks: Tasks, watermark_ms: int, now_ms: int, *, dying: bool, ahead: bool) -> dict[str, Any]:
     """W5: a large event-time lag with a small processing-time lag is late data; both large is a slow system."""
     processing_ms = max((beat.counters.get("lagMs", 0) for beat in tasks.values()), default=0)
     known = MIN_TIME + 1 < watermark_ms < MAX_TIME - 1
@@ -213,6 +240,7 @@ def _lags(tasks: Tasks, watermark_ms: int, now_ms: int, *, dying: bool) -> dict[
             by_quota=_by_quota(tasks),
             waits=bool(_waits(tasks)),
             dying=dying,
+            ahead=ahead,
         )
         if tasks
         else "not running",

@@ -20,6 +20,8 @@ from tidemark.shared.runtime.beats import LAST_REASON, WATERMARK
 Tasks = Mapping[TaskId, TaskBeat]
 _DEPTH_MAX: Final = 1_000
 """Steps upstream that an explanation follows: more than a plan has."""
+AHEAD_MS: Final = 3_600_000
+"""An event time further ahead than this is told as one that the clock has not reached. Brokers refuse such timestamps by default."""
 _SPLIT: Final = "split:"
 _WHY: Final[Mapping[str, str]] = {
     "allowedLateness": "keeps windows open for the allowed lateness",
@@ -57,8 +59,8 @@ class Explained(Struct, frozen=True, kw_only=True, rename="camel"):
     summary: str
 
 
-def explain_watermark(status: ProcessorStatus, tasks: Tasks) -> Explained:
-    """Why the watermark that reaches the sinks stands where it does."""
+def explain_watermark(status: ProcessorStatus, tasks: Tasks, now_ms: int) -> Explained:
+    """Why the watermark that reaches the sinks stands where it does. now_ms: UTC."""
     begin = _first(status, tasks)
     if begin is None:
         return Explained(watermark_ms=None, steps=(), culprit=None, summary=f"{status.name} has no task that runs")
@@ -69,7 +71,7 @@ def explain_watermark(status: ProcessorStatus, tasks: Tasks) -> Explained:
         if beat is None:
             steps.append(_silent(task))
             break
-        more, task = _of_task(beat, tasks)
+        more, task = _of_task(beat, tasks, now_ms)
         steps += more
     reached = tasks[begin].input_watermark_ms if held_of(tasks[begin]).sender else tasks[begin].output_watermark_ms
     at = max(range(len(steps)), key=lambda i: (_weight(steps[i]), i), default=None)
@@ -86,13 +88,13 @@ def _first(status: ProcessorStatus, tasks: Tasks) -> TaskId | None:
     return min(found, key=lambda t: (tasks[t].input_watermark_ms, t), default=None)
 
 
-def _of_task(beat: TaskBeat, tasks: Tasks) -> tuple[list[WatermarkHop], TaskId | None]:
+def _of_task(beat: TaskBeat, tasks: Tasks, now_ms: int) -> tuple[list[WatermarkHop], TaskId | None]:
     """The steps of a task, and the sender to go on with."""
     held = held_of(beat)
     steps = [_hold(beat, held, hold) for hold in reversed(held.holds)]
     splits = _splits(beat)
     if splits:
-        return [*steps, *_slowest_split(beat, held, splits, tasks)], None
+        return [*steps, *_slowest_split(beat, held, splits, tasks, now_ms)], None
     if held.sender is None:
         why = (
             "has no input that counts: all of it has ended or is idle" if beat.phase != "restoring" else "is restoring"
@@ -114,7 +116,7 @@ def _hold(beat: TaskBeat, held: TaskHeld, hold: Hold) -> WatermarkHop:
 
 
 def _slowest_split(
-    beat: TaskBeat, held: TaskHeld, splits: Mapping[str, SplitHeld], tasks: Tasks
+    beat: TaskBeat, held: TaskHeld, splits: Mapping[str, SplitHeld], tasks: Tasks, now_ms: int
 ) -> Iterable[WatermarkHop]:
     """The split that sets the task's watermark, and the reason why it stays there; other tasks and streams may wait for it."""
     counting = {n: s for n, s in splits.items() if s.status == "active" and not s.finished}
@@ -132,11 +134,11 @@ def _slowest_split(
         last_event_ms=split.lastEvent,
         since_ms=split.since or None,
         keeps_ms=_span(ahead, split.watermark),
-        why=_why(split, held, beat),
+        why=_why(split, held, beat, now_ms),
     )
 
 
-def _why(split: SplitHeld, held: TaskHeld, beat: TaskBeat) -> str:
+def _why(split: SplitHeld, held: TaskHeld, beat: TaskBeat, now_ms: int) -> str:
     """The reasons in words; the main one comes first."""
     if split.finished:
         return "has ended"
@@ -165,9 +167,16 @@ def _why(split: SplitHeld, held: TaskHeld, beat: TaskBeat) -> str:
         words += _at_end(split)
     if split.delay:
         words.append(f"held {split.delay} ms behind its last event by the watermark's strategy")
+    if is_ahead(split, now_ms):
+        words.append("its last event is of a time that the clock has not reached: what comes before that time is late")
     if split.away:
         words.append("back from idleness, behind the others")
     return "; ".join(words)
+
+
+def is_ahead(split: SplitHeld, now_ms: int) -> bool:
+    """Whether an event time of its records is one that the clock will not reach soon."""
+    return split.lastEvent is not None and split.lastEvent > now_ms + AHEAD_MS
 
 
 def _at_end(split: SplitHeld) -> Iterator[str]:

@@ -11,7 +11,7 @@ import pytest
 from tidemark.services.control.events import Events
 from tidemark.services.control.readmodel import ReadModel
 from tidemark.services.control.settings import ControlSettings
-from tidemark.services.control.stats import counts_are_final, mostly_dead, stats_of
+from tidemark.services.control.stats import beyond_clock, counts_are_final, mostly_dead, stats_of
 from tidemark.shared.adapters.clock import SystemClock
 from tidemark.shared.adapters.memory_broker import MemoryBroker
 from tidemark.shared.adapters.memory_log import MemoryLog
@@ -35,6 +35,7 @@ from tidemark.shared.operators.dead_letters import RowFailure, dead_letters
 from tidemark.shared.runtime.beats import LAST_REASON, WATERMARK
 from tidemark.shared.runtime.meter import Meter
 from tidemark.shared.runtime.topics import Topics
+from tidemark.shared.runtime.watermark import AHEAD_MS
 
 NOW_MS = 1_700_000_000_000
 SOURCE = VertexId("source-1")
@@ -242,6 +243,27 @@ def test_a_processor_whose_records_are_mostly_dead_letters_says_why(
     assert (stats["diagnosis"] == "mostly dead letters") == mostly
     told = f"{dead} dead letters of {read} records that were read; {_REASON}" if mostly else ""
     assert mostly_dead(status, tasks(source)) == told
+
+
+@pytest.mark.parametrize(
+    ("ahead_ms", "late", "told"),
+    [(AHEAD_MS + 1, 3, True), (AHEAD_MS, 3, False), (AHEAD_MS + 1, 0, False), (-5_000, 3, False)],
+)
+def test_a_time_that_the_clock_has_not_reached_is_named_where_records_come_late(
+    ahead_ms: int, late: int, told: bool
+) -> None:
+    """One record of a wrong time makes all that follow late: state and lag alone look as well as ever."""
+    at_ms = NOW_MS + ahead_ms
+    split = msgspec.json.encode(SplitHeld(position=9, watermark=at_ms, status="active", lastEvent=at_ms)).decode()
+    source = msgspec.structs.replace(beat(SOURCE, at_ms, inRows=10), details={"split:rides-0": split})
+    window = beat("window-1", NOW_MS, late=late)
+    stats = stats_of(STATUS, tasks(source, window), NOW_MS, verbose=False)
+    assert (stats["diagnosis"] == "event times ahead of the clock") == told
+    said = beyond_clock(STATUS, tasks(source, window), NOW_MS)
+    assert bool(said) == told
+    assert not told or said.startswith(f"3 late records: split rides-0 of {SOURCE}/0 has given an event time of ")
+    stopped = msgspec.structs.replace(STATUS, state="STOPPED")
+    assert beyond_clock(stopped, tasks(source, window), NOW_MS) == ""
 
 
 def test_the_last_dead_letter_is_told_with_heartbeats() -> None:

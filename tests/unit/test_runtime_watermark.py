@@ -12,7 +12,7 @@ from tidemark.shared.model.ids import Epoch, Generation, JobId, ProcessorName, T
 from tidemark.shared.model.messages import ProcessorStatus, TaskBeat
 from tidemark.shared.model.time import MAX_TIME, MIN_TIME
 from tidemark.shared.runtime.beats import LAST_REASON, WATERMARK
-from tidemark.shared.runtime.watermark import Explained, WatermarkHop, explain_watermark
+from tidemark.shared.runtime.watermark import AHEAD_MS, Explained, WatermarkHop, explain_watermark
 
 NOW = 1_000_000
 SERVICES = {"source-1": "source", "window-1": "spark", "emit-1": "sink", "dlq": "sink"}
@@ -52,7 +52,7 @@ def explained(
         beat("emit-1", out, out, TaskHeld(NOW - 5, (), ("window-1", 0, out))),
         beat("dlq", MIN_TIME + 5, MIN_TIME + 5, TaskHeld(NOW - 5, (), ("source-1", 0, MIN_TIME + 5))),
     ]  # fmt: skip
-    return explain_watermark(status(), dict(tasks))
+    return explain_watermark(status(), dict(tasks), NOW)
 
 
 def test_a_schedule_goes_with_the_clock() -> None:
@@ -91,7 +91,7 @@ def test_W3_the_slow_side_of_a_join_is_named_and_not_the_join() -> None:
         beat("window-1", 100, 98, TaskHeld(NOW, (match,), ("source-2", 0, 100))),
         beat("emit-1", 98, 98, TaskHeld(NOW, (), ("window-1", 0, 98))),
     ])  # fmt: skip
-    found = culprit(explain_watermark(status(), tasks))
+    found = culprit(explain_watermark(status(), tasks, NOW))
     assert (found.split, found.keeps_ms) == ("slow", 800)
 
 
@@ -103,6 +103,7 @@ def test_W3_the_slow_side_of_a_join_is_named_and_not_the_join() -> None:
         (split(100, 100), ("not known",)),
         (split(100, 100, away=True), ("back from idleness",)),
         (split(100, 100, status="idle"), ("is idle",)),
+        (split(100, NOW + AHEAD_MS + 1), ("the clock has not reached",)),
     ],
 )
 def test_W4_a_split_says_why_it_is_waited_for(given: SplitHeld, words: tuple[str, ...]) -> None:
@@ -145,15 +146,15 @@ def test_C3_frames_behind_a_barrier_are_named() -> None:
 
 def test_W3_what_has_ended_holds_nothing() -> None:
     """A processor without tasks, and one whose input has ended, have no culprit to show but say so."""
-    assert explain_watermark(status(), {}).culprit is None
+    assert explain_watermark(status(), {}, NOW).culprit is None
     tasks = dict([beat("emit-1", MAX_TIME, MAX_TIME, TaskHeld(0))])
-    assert "has ended or is idle" in explain_watermark(status(), tasks).summary
+    assert "has ended or is idle" in explain_watermark(status(), tasks, NOW).summary
 
 
 def test_a_task_that_nobody_has_heard_of_is_the_culprit() -> None:
     """Its worker is away."""
     tasks = dict([beat("emit-1", 10, 10, TaskHeld(0, (), ("window-1", 0, 10)))])
-    assert "not heard of" in explain_watermark(status(), tasks).summary
+    assert "not heard of" in explain_watermark(status(), tasks, NOW).summary
 
 
 @pytest.mark.parametrize(
@@ -194,4 +195,4 @@ def test_a_split_whose_records_are_dead_letters_says_so() -> None:
     )
     details = {**source.details, LAST_REASON: "no date"}
     tasks = {place: msgspec.structs.replace(source, details=details, counters={"dlqRows": 1_234})}
-    assert "1,234 dead letters, the last for no date" in explain_watermark(status(), tasks).summary
+    assert "1,234 dead letters, the last for no date" in explain_watermark(status(), tasks, NOW).summary
