@@ -36,11 +36,13 @@ def _refused(**change: Any) -> list[str]:
         {"computations": [{"$compute": {"class": "m:B", "key": "$x"}}, {"$compute": {"class": "m:A", "key": {"$toLower": "$_id"}}}]},
         {"window": {"$tumblingWindow": {"interval": {"size": 1000, "unit": "ms"}, "pipeline": [_GROUP, {"$match": {"n": 1}}],
                                         "allowedLateness": _SECOND}}},
+        {"source": {"$source": {"documents": [], "timeField": {"$toDate": "$t"}, "maxEventTimeJump": _SECOND}}},
+        {"source": {"$source": {"documents": [], "timeField": {"$toDate": "$t"}, "partitionIdleTimeout": _SECOND}}},
     ],
     ids=str,
 )  # fmt: skip
 def test_what_may_change(change: dict[str, Any]) -> None:
-    """Stateless stages, lateness, what follows a group, sinks and further computations change freely, and move others' places."""
+    """Stateless stages, lateness, whom a source waits for, what follows a group, sinks and further computations; places move."""
     assert _refused(**change) == []
 
 

@@ -17,7 +17,7 @@ class ScheduleSource(SourceBase):
 
     one_task: ClassVar[bool] = True
     positions_are_times: ClassVar[bool] = True
-    free: ClassVar[frozenset[str]] = frozenset({"cron", "timezone"})
+    free: ClassVar[frozenset[str]] = SourceBase.free | {"cron", "timezone"}
     cron: str
     timezone: str = "UTC"
 
