@@ -35,6 +35,7 @@ from tidemark.services.audit.history import (
 from tidemark.services.audit.installed import AuditedInstallation, local_installation
 from tidemark.services.audit.merged import TargetRead, Unread, compare, merged_output
 from tidemark.services.audit.outputs import NO_OUTPUT, KeptOutput, Output, VertexReleases, topic_output
+from tidemark.services.audit.patient import PatientLog
 from tidemark.services.audit.reach import Judge
 from tidemark.services.audit.reading import TooMuchHeld
 from tidemark.services.audit.recompute import Accept, Positions, Recomputed, SplitRecords, Stand, Texts, recompute
@@ -83,6 +84,7 @@ async def audit(name: ProcessorName, installed: AuditedInstallation, *, resumes:
         AuditFailed: the first discrepancy.
         NotAuditable: something needed is gone.
     """
+    installed = replace(installed, log=PatientLog(installed.log))
     row = await installed.row_of(name)
     plan = decode_plan(row.plan)
     can_be_computed_again(parse(plan.document))

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from tidemark.services.audit.history import AuditFailed, NotAuditable
+from tidemark.services.audit.patient import PatientLog
 from tidemark.services.local.folders import BROKER_VARIABLE, chosen
 from tidemark.services.local.supervisor import (
     KEYS_FILE,
@@ -90,10 +91,11 @@ class AuditedInstallation:
     def log_at(self, processor: Processor, name: str) -> Log:
         """The cluster that a connection leads to. NotAuditable where this process may not, or cannot, go there."""
         if self.connections is None or self.keys is None:
-            return self.log
+            return PatientLog(self.log)
         with self.permitted(f"connections.{name}"):
             log = self.connections.log(self.connections.get(processor, name))
-        return SealedLog(log, self.keys, self.topics.prefix)  # one of the installation's topics may lie there, too
+        # One of the installation's topics may lie there, too.
+        return PatientLog(SealedLog(log, self.keys, self.topics.prefix))
 
     def check_place(self, processor: Processor, stage: FileEmit) -> None:
         """NotAuditable for files where documents of this installation may not go."""

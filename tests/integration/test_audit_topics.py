@@ -10,6 +10,7 @@ from tests.harness.sealing import sealed
 from tidemark.services.audit.check import Audited, NotAuditable, audit
 from tidemark.services.audit.installed import AuditedInstallation
 from tidemark.services.cli.process import quiet
+from tidemark.shared.adapters.faults import Fault, Faults
 from tidemark.shared.adapters.memory_commit_store import MemoryCommitStore
 from tidemark.shared.adapters.memory_log import MemoryLog
 from tidemark.shared.adapters.virtual import VirtualWorld, run_virtual
@@ -25,6 +26,22 @@ def _quiet() -> None:
 def saved(tmp_path_factory: pytest.TempPathFactory) -> Saved:
     out = tmp_path_factory.mktemp("audited")
     return run_virtual(lambda world: finished_run(world, out))
+
+
+def test_brokers_that_are_away_for_a_moment_are_asked_again(saved: Saved) -> None:
+    """Whatever an audit asks of them, the first time and between two answers, it says what it says without outages."""
+    faults = Faults()
+    for operation in ("admin", "offsets"):
+        faults.plan(operation, *[Fault.REFUSED, Fault.NONE] * 1_000)
+
+    async def then(told: Story) -> tuple[Audited, Audited]:
+        calm = await told.audit()
+        told.log = sealed(MemoryLog(told.broker, faults))
+        return calm, await told.audit()
+
+    calm, disturbed = run(saved, then)
+    assert disturbed == calm
+    assert min(faults.drawn["admin", Fault.REFUSED], faults.drawn["offsets", Fault.REFUSED]) > 1
 
 
 @pytest.mark.parametrize(("partitions", "records"), [(1, 0), (2, 10), (2, 300), (3, 300)])
