@@ -16,6 +16,9 @@ from tidemark.services.local.tether import tethered
 _NO_THREADS: Final = {"OPENBLAS_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:false"}
 """The server's alone: numpy and Arrow make no threads when they are loaded. A process with threads may not be forked safely."""
 
+_ENCODER: Final = json.JSONEncoder()
+"""Gives a line, whatever the program around `tidemark.run` has made of the encoder that `json.dumps` uses."""
+
 
 class ForkedProcess:
     """A process that the server has forked: what a supervisor asks of `asyncio.subprocess.Process`."""
@@ -133,7 +136,7 @@ class _Server(asyncio.SubprocessProtocol):
         forked: asyncio.Future[ForkedProcess] = asyncio.get_running_loop().create_future()
         self._orders[number] = forked
         pipe = cast("asyncio.WriteTransport", self._process.get_pipe_transport(0))
-        pipe.write(json.dumps({**order, "order": number}).encode() + b"\n")
+        pipe.write(_ENCODER.encode({**order, "order": number}).encode() + b"\n")
         return await forked
 
     async def end(self) -> None:

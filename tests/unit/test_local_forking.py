@@ -71,6 +71,15 @@ async def test_a_forked_process_is_what_an_own_start_makes(
         signal.signal(signal.SIGINT, before)
 
 
+async def test_a_program_may_have_another_encoder_of_json(
+    environment: Mapping[str, str], forking: Forking, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An order is one line, also where `json.dumps` gives several."""
+    monkeypatch.setattr(json, "_default_encoder", json.JSONEncoder(indent=4))
+    process = await forking.fork("tells", environment, tmp_path / "log", 0)
+    assert await process.wait() == 3  # as the service says
+
+
 async def _is_what_an_own_start_makes(environment: Mapping[str, str], forking: Forking, tmp_path: Path) -> None:
     own = await asyncio.create_subprocess_exec(
         *tethered([sys.executable, "-P", "-m", "tidemark.services.tells"]),
