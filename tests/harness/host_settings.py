@@ -210,6 +210,8 @@ gc.set_threshold(50, 2, 2)
         """class Stream:
     def write(self, text):
         return len(text)
+    def flush(self):  # without it Python itself ends with a status
+        pass
 sys.stdout = sys.stderr = Stream()
 """,
         kind="streams",
@@ -227,8 +229,6 @@ sys.stdin = sys.stdout = sys.stderr = None
         kind="streams",
     ),
     "hooks that fail": Setting("""def hook(*told):
-    if isinstance(getattr(told[0], 'object', None), type(sys.stdout)):
-        return  # Python's own end, which a stream without `flush` disturbs
     import traceback
     with open(FOLDER + '/hooked', 'a') as said:
         said.write(repr(told) + ''.join(traceback.format_tb(told[2] if len(told) > 2 else told[0].exc_traceback)))
