@@ -283,10 +283,17 @@ def modify_command(
     without_state: Annotated[
         bool, typer.Option("--without-state", help="Its state goes; the input is read anew.")
     ] = False,
+    replaces: Annotated[
+        str,
+        typer.Option(
+            metavar="DIGEST",
+            help="Only the document that FILE was made from: the documentDigest of `status NAME --json`; refused where another is there.",
+        ),
+    ] = "",
     data: Data = RUN,
 ) -> None:
     """Give a processor another document; one that runs goes on with it at its next checkpoint."""
-    body = {"document": read_document(file), "resumeFromCheckpoint": not without_state}
+    body = {"document": read_document(file), "resumeFromCheckpoint": not without_state, "replaces": replaces}
     find(data).send("PATCH", path_of(name), body)
 
 

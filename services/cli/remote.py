@@ -3,6 +3,7 @@
 import json
 import os
 import urllib.request
+import uuid
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -15,12 +16,18 @@ from tidemark.services.local.folders import ADDRESS_FILE
 
 _UNAUTHORIZED: Final = 401
 _NOT_FOUND: Final = 404
+_UNKNOWN: Final = (502, 503, 504)
+"""Of the service, or a proxy before it, that has heard no answer."""
 _NAMES_MAX: Final = 20
 """Of processors that a sentence names: one line of a terminal or three."""
 
 
 class RemoteFailed(Exception):
     """The service is not there, or refuses: a sentence for the user."""
+
+
+class _Unanswered(RemoteFailed):
+    """It is not known whether what was asked is done."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,18 +42,24 @@ class Remote:
         return self._ask("GET", path, None)
 
     def send(self, method: str, path: str, body: object = None) -> Any:
-        """Change what is at a path."""
-        return self._ask(method, path, {} if body is None and method in ("POST", "PATCH") else body)
+        """Change what is at a path. Where the answer is lost it is asked for once more, under the same id: it is not done twice."""
+        body, request = {} if body is None and method in ("POST", "PATCH") else body, uuid.uuid4().hex
+        try:
+            return self._ask(method, path, body, request)
+        except _Unanswered:
+            return self._ask(method, path, body, request)
 
-    def _ask(self, method: str, path: str, body: object) -> Any:
+    def _ask(self, method: str, path: str, body: object, request_id: str = "") -> Any:
         data = None if body is None else json.dumps(body).encode()
         headers = {"Authorization": f"Bearer {self.token}", "Content-Type": "application/json"}
+        headers |= {"Idempotency-Key": request_id} if request_id else {}
         request = urllib.request.Request(self.url + path, data, headers, method=method)  # noqa: S310 - checked by `find`
         try:
             answer = asked(request, cli_settings().request_timeout_ms / 1000)
         except NoAnswer as error:
             message = f"{self.url}: the control service does not answer ({error}); is it running?"
-            raise RemoteFailed(message) from error
+            unsure = " Whether it was done is not known: look before you ask again." if request_id else ""
+            raise _Unanswered(message + unsure) from error
         if not answer.done:
             remedy = (
                 ""
@@ -55,7 +68,7 @@ class Remote:
             )
             said = _said(request.full_url, answer)
             there = self._there() if answer.status == _NOT_FOUND and "there is no processor named" in said else ""
-            raise RemoteFailed(said + there + remedy)
+            raise (_Unanswered if answer.status in _UNKNOWN else RemoteFailed)(said + there + remedy)
         try:
             return answer.found()
         except NoObject as error:

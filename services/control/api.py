@@ -38,7 +38,7 @@ from tidemark.services.control.works import WorkRoutes
 from tidemark.shared.language.completion import complete
 from tidemark.shared.language.documents import InvalidDocument
 from tidemark.shared.language.documents.load import load
-from tidemark.shared.language.redaction import redacted_document
+from tidemark.shared.language.redaction import connection_digest, redacted_document
 from tidemark.shared.language.values import to_json
 from tidemark.shared.model.ids import ProcessorName, TaskId
 from tidemark.shared.model.messages import ProcessorStatus
@@ -64,7 +64,6 @@ from tidemark.shared.runtime.watermark import explain_watermark
 STALE_HEADER: Final = "Tidemark-Stale"
 BEHIND: Final = web.RequestKey("behind", str)
 """Key of why what a request is told may not be all that is known."""
-REQUEST_HEADER: Final = "Idempotency-Key"
 _EVENTS: Final = {
     "Content-Type": "text/event-stream",
     "Cache-Control": "no-store, no-transform",
@@ -316,7 +315,10 @@ class Api:
     async def connections(self, request: web.Request, _body: object) -> web.Response:
         """Those of the registry that the user sees."""
         self._known()
-        return self._told({"connections": self._connections(request[USER])})
+        shown = self._connections(request[USER])
+        return self._told(
+            {"connections": shown, "digests": {name: connection_digest(each) for name, each in shown.items()}}
+        )
 
     # --- changing ---------------------------------------------------------------------------------------------------------
 
@@ -358,8 +360,7 @@ class Api:
     async def modify(self, request: web.Request, body: routes.ModifyBody) -> web.Response:
         """Give a processor another document."""
         command = do.Modify(
-            name=request.match_info["name"],
-            request=_request_id(request),
+            **_asked(request),
             document=body.document,
             parallelism=body.parallelism,
             resume=body.resumeFromCheckpoint,
@@ -369,37 +370,40 @@ class Api:
 
     async def drop(self, request: web.Request, _body: object) -> web.Response:
         """Forget a processor that is stopped."""
-        return await self._do(do.DropStopped(name=request.match_info["name"], request=_request_id(request)))
+        return await self._do(do.DropStopped(**_asked(request)))
 
     async def start(self, request: web.Request, body: routes.StartBody) -> web.Response:
         """Start a processor."""
-        name, request_id = request.match_info["name"], _request_id(request)
-        return await self._do(do.Start(name=name, request=request_id, resume=body.resume, checkpoint=body.checkpoint))
+        return await self._do(do.Start(**_asked(request), resume=body.resume, checkpoint=body.checkpoint))
 
     async def stop(self, request: web.Request, body: routes.StopBody) -> web.Response:
         """Stop a processor."""
-        name, request_id = request.match_info["name"], _request_id(request)
-        return await self._do(do.Stop(name=name, request=request_id, drain=body.drain, until=body.until))
+        return await self._do(do.Stop(**_asked(request), drain=body.drain, until=body.until))
 
     async def skip(self, request: web.Request, body: routes.SkipBody) -> web.Response:
         """Pass over the rows that a target refuses."""
-        name, request_id = request.match_info["name"], _request_id(request)
-        return await self._do(do.SkipCommit(name=name, request=request_id, epoch=body.epoch, vertex=body.vertex))
+        return await self._do(do.SkipCommit(**_asked(request), epoch=body.epoch, vertex=body.vertex))
 
     async def keep(self, request: web.Request, body: routes.KeepBody) -> web.Response:
         """Give the last checkpoint a name."""
-        name, request_id = request.match_info["name"], _request_id(request)
-        return await self._do(do.Keep(name=name, request=request_id, checkpoint=body.name))
+        return await self._do(do.Keep(**_asked(request), checkpoint=body.name))
 
     async def forget(self, request: web.Request, _body: object) -> web.Response:
         """Take a kept checkpoint's name."""
-        name, checkpoint = request.match_info["name"], request.match_info["checkpoint"]
-        return await self._do(do.Forget(name=name, request=_request_id(request), checkpoint=checkpoint))
+        return await self._do(do.Forget(**_asked(request), checkpoint=request.match_info["checkpoint"]))
 
     async def connect(self, request: web.Request, body: dict[str, Any]) -> web.Response:
         """Write a connection."""
-        name, request_id = request.match_info["name"], _request_id(request)
-        return await self._do(do.Connect(name=name, request=request_id, connection=body))
+        return await self._connect(request, body)
+
+    async def disconnect(self, request: web.Request, _body: object) -> web.Response:
+        """Delete a connection."""
+        return await self._connect(request, None)
+
+    async def _connect(self, request: web.Request, connection: dict[str, Any] | None) -> web.Response:
+        name, replaces = request.match_info["name"], request.headers.get(routes.REPLACES_HEADER, "")
+        command = do.Connect(name=name, request=_request_id(request), connection=connection, replaces=replaces)
+        return await self._do(command)
 
     async def probe(self, request: web.Request, _body: object) -> web.Response:
         """Asked from here, as workers would."""
@@ -413,11 +417,6 @@ class Api:
         finally:
             await connections.close()
         return answer({"answers": said})
-
-    async def disconnect(self, request: web.Request, _body: object) -> web.Response:
-        """Delete a connection."""
-        name, request_id = request.match_info["name"], _request_id(request)
-        return await self._do(do.Connect(name=name, request=request_id, connection=None))
 
     async def _do(self, command: do.Command) -> web.Response:
         return answer({"request": await self.commands.carry_out(command)})
@@ -494,7 +493,13 @@ class Api:
 
 
 def _request_id(request: web.Request) -> str:
-    return request.headers.get(REQUEST_HEADER, "")
+    return request.headers.get(routes.REQUEST_HEADER, "")
+
+
+def _asked(request: web.Request) -> dict[str, str]:
+    """Of a request about a processor that is there: its name, the request's id, the job that who asks has seen."""
+    job = request.headers.get(routes.JOB_HEADER, "")
+    return {"name": request.match_info["name"], "request": _request_id(request), "job": job}
 
 
 def _code(letter: Any) -> str:

@@ -68,6 +68,11 @@ class _Command(Struct, frozen=True, tag_field="command", forbid_unknown_fields=T
     """Until when a command by topic counts (`signature.py`)."""
 
 
+class _OfKnown(_Command, frozen=True, kw_only=True):
+    job: str = ""
+    """The job that who commands has seen: refused where the processor of this name has another one by now."""
+
+
 class Create(_Command, frozen=True, tag="create"):
     """Register a processor; with `start` it is started, too. The document is YAML or JSON text, or an object."""
 
@@ -76,21 +81,21 @@ class Create(_Command, frozen=True, tag="create"):
     start: bool = False
 
 
-class Start(_Command, frozen=True, tag="start"):
+class Start(_OfKnown, frozen=True, tag="start"):
     """Start from the last checkpoint, from one that is kept under a name, or without state."""
 
     resume: bool = True
     checkpoint: str = ""
 
 
-class Stop(_Command, frozen=True, tag="stop"):
+class Stop(_OfKnown, frozen=True, tag="stop"):
     """Stop at a checkpoint; with `drain` end the input (at `until` by split, else at the present end), close all windows and finish."""
 
     drain: bool = False
     until: dict[str, Whole] = {}
 
 
-class Modify(_Command, frozen=True, tag="modify", rename={"resume": "resumeFromCheckpoint"}):
+class Modify(_OfKnown, frozen=True, tag="modify", rename={"resume": "resumeFromCheckpoint"}):
     """Another document or parallelism; a running processor goes on with it at its next checkpoint."""
 
     document: Document | None = None
@@ -99,24 +104,24 @@ class Modify(_Command, frozen=True, tag="modify", rename={"resume": "resumeFromC
     replaces: str = ""
 
 
-class DropStopped(_Command, frozen=True, tag="drop"):
+class DropStopped(_OfKnown, frozen=True, tag="drop"):
     """Forget a stopped processor and delete the data that it stored."""
 
 
-class SkipCommit(_Command, frozen=True, tag="skip"):
+class SkipCommit(_OfKnown, frozen=True, tag="skip"):
     """Pass over the rows of a commit that a target refuses, when the processor starts next."""
 
     epoch: Whole
     vertex: str | None = None
 
 
-class Keep(_Command, frozen=True, tag="keep"):
+class Keep(_OfKnown, frozen=True, tag="keep"):
     """Keep the last checkpoint under a name, for starts from it."""
 
     checkpoint: str
 
 
-class Forget(_Command, frozen=True, tag="forget"):
+class Forget(_OfKnown, frozen=True, tag="forget"):
     """Forget a kept checkpoint."""
 
     checkpoint: str
@@ -126,6 +131,8 @@ class Connect(_Command, frozen=True, tag="connect"):
     """Write a connection into the registry; null deletes it."""
 
     connection: dict[str, Any] | None
+    replaces: str = ""
+    """The digest of the one that is changed, or `none`: refused where another is there. Empty: whatever is there."""
 
 
 Command: TypeAlias = Create | Start | Stop | Modify | DropStopped | SkipCommit | Keep | Forget | Connect
@@ -268,28 +275,28 @@ def _request_of(command: Command, request: str) -> Request:
     match command:
         case Create(document=document, parallelism=parallelism, start=start):
             return (CreateRunning if start else CreateProcessor)(request, name, text_of(document), parallelism)
-        case Start(resume=resume, checkpoint=checkpoint):
-            return StartProcessor(request, name, resume, checkpoint)
-        case Stop(drain=drain, until=until):
+        case Start(resume=resume, checkpoint=checkpoint, job=job):
+            return StartProcessor(request, name, resume, checkpoint, job=job)
+        case Stop(drain=drain, until=until, job=job):
             if until and not drain:
                 raise Problem(
                     BAD_REQUEST, "until", "drain: true beside it: a stop alone ends at a checkpoint", "no drain"
                 )
-            return StopProcessor(request, name, drain, {split: Offset(at) for split, at in until.items()})
-        case Modify(document=document, parallelism=parallelism, resume=resume, replaces=replaces):
+            return StopProcessor(request, name, drain, {split: Offset(at) for split, at in until.items()}, job=job)
+        case Modify(document=document, parallelism=parallelism, resume=resume, replaces=replaces, job=job):
             text = None if document is None else text_of(document)
-            return ModifyProcessor(request, name, text, parallelism, resume, replaces)
-        case DropStopped():
-            return DropProcessor(request, name)
-        case SkipCommit(epoch=epoch, vertex=vertex):
-            return SkipRelease(request, name, Epoch(epoch), None if vertex is None else VertexId(vertex))
-        case Keep(checkpoint=checkpoint):
-            return KeepCheckpoint(request, name, checkpoint)
-        case Forget(checkpoint=checkpoint):
-            return ForgetCheckpoint(request, name, checkpoint)
-        case Connect(connection=connection):
+            return ModifyProcessor(request, name, text, parallelism, resume, replaces, job=job)
+        case DropStopped(job=job):
+            return DropProcessor(request, name, job=job)
+        case SkipCommit(epoch=epoch, vertex=vertex, job=job):
+            return SkipRelease(request, name, Epoch(epoch), None if vertex is None else VertexId(vertex), job=job)
+        case Keep(checkpoint=checkpoint, job=job):
+            return KeepCheckpoint(request, name, checkpoint, job=job)
+        case Forget(checkpoint=checkpoint, job=job):
+            return ForgetCheckpoint(request, name, checkpoint, job=job)
+        case Connect(connection=connection, replaces=replaces):
             value = None if connection is None else msgspec.json.encode(connection).decode()
-            return PutConnection(request, name, value)
+            return PutConnection(request, name, value, replaces)
 
 
 def invalid_document(error: InvalidDocument) -> Problem:

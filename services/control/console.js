@@ -171,6 +171,8 @@ document.addEventListener("click", async (event) => {
   try {
     // The console's header is what other sites' pages cannot send: with it a page's password may change things.
     const headers = { "Content-Type": "application/json", "Tidemark-Console": "1", "Idempotency-Key": undecided.get(deed) };
+    // Another one of the name is another's, or has begun anew: it is refused.
+    if (live?.dataset.of) headers["Tidemark-Job"] = live.dataset.of;
     const answer = await fetch(at(path), { method, headers, body: sent });
     const text = await answer.text();
     const json = answer.headers.get("Content-Type")?.split(";")[0] === "application/json";

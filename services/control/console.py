@@ -17,6 +17,7 @@ from tidemark.services.control.pages import Drawn, PageContext
 from tidemark.services.control.routes import ASSETS, LOGIN
 from tidemark.services.control.sessions import SESSION
 from tidemark.services.control.stats import shown_time
+from tidemark.shared.model.ids import ProcessorName
 from tidemark.shared.process.web import USER, Problem
 
 HEADERS: Final = {
@@ -135,6 +136,8 @@ class Console:
         except Problem as problem:
             status, drawn = problem.status, Drawn(_trouble(problem))
         old = tag("p", f"This is what was known, and not sure to be all: {stale}", class_="trouble") if stale else None
+        known = self.api.model.statuses.get(ProcessorName(name))
+        of = None if known is None or status not in _LIVES else known.job
         told, of_page = tag("p", f"As of {moment(now)}", class_="hint"), drawn.living is None
         every = self.api.settings.look_ms if lives and status in _LIVES else None
         main = tag(
@@ -142,7 +145,16 @@ class Console:
             tag("h1", f"{name}: {title.lower()}" if name else title),
             _views(request) if name else None,
             tag("p", id="notice", role="status"),
-            tag("div", None if of_page else told, old, drawn.living, id="live", data_at=moment(now), data_every=every),
+            tag(
+                "div",
+                None if of_page else told,
+                old,
+                drawn.living,
+                id="live",
+                data_at=moment(now),
+                data_every=every,
+                data_of=of,
+            ),
             told if of_page else None,
             drawn.staying,
             tag("div", id="said", role="status"),

@@ -2,13 +2,24 @@
 
 import re
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
-from tidemark.services.control.routes import Route
+from tidemark.services.control.routes import JOB_HEADER, REPLACES_HEADER, Route
 from tidemark.shared.process.web import BAD_REQUEST
 
+_HEADERS: Final = {
+    JOB_HEADER: (
+        "/v1/processors/{name}",
+        "The `job` that you have seen: refused where the processor of this name has another one by now",
+    ),
+    REPLACES_HEADER: (
+        "/v1/connections/{name}",
+        "The digest (`digests` of /v1/connections) of the connection that is changed, or `none`: refused where another is there",
+    ),
+}
+"""By name: the paths whose changes take it, and what it says."""
 _PARAMETER = re.compile(r"\{(\w+)\}")
 _ERROR = {
     "type": "object",
@@ -69,6 +80,9 @@ def _operation(route: Route, body: object) -> dict[str, Any]:
         parameters.append(
             {"name": "Idempotency-Key", "in": "header", "description": text, "schema": {"type": "string"}}
         )
+    for header, (paths, text) in _HEADERS.items():
+        if route.method not in ("GET", "POST" if header == REPLACES_HEADER else "GET") and route.path.startswith(paths):
+            parameters.append({"name": header, "in": "header", "description": text, "schema": {"type": "string"}})
     found: dict[str, Any] = {
         "operationId": route.handler,
         "summary": route.summary,

@@ -149,7 +149,7 @@ _VERBOSE: Final = Query("verbose", "boolean", "each operator, too", default=Fals
 _SCALE: Final = Query("scale", "integer", "sizes in so many bytes: 1024 for KiB", 1)
 _EDGE: Final = Query("edge", "string", "rows of this edge of the plan (its `id`) instead of output documents", "")
 _CODE: Final = Query("code", "string", "those with this code alone, such as DocumentLate", "")
-_EVENTS: Final = "text/event-stream"
+EVENTS: Final = "text/event-stream"
 _CHANGED: Final = {200: "done; `request` is the id under which a repeat is known", 409: "refused, with the reason"}
 _MADE: Final = {201: "created", 409: "refused, with the reason", 422: "all errors of the document"}
 _JUDGED: Final = {200: "no errors", 422: "all errors of the document"}
@@ -189,6 +189,8 @@ _TESTED: Final = {200: "it answers", 404: "there is none of this name", 409: "it
 _ONE: Final = {200: "as it is known", 404: "there is none of this name"}
 
 _CONSOLE: Final = "/console/processors/{name}"
+FOLDERS: Final = ("/console", "/console/processors")
+"""Addresses above those of pages: the first page is meant."""
 _PAGES: Final[tuple[tuple[str, str, str, Role | None], ...]] = (
     ("/", "page_processors", "processors", None),
     (_CONSOLE, "page_processor", "one processor, its graph with figures", None),
@@ -205,6 +207,12 @@ _PAGES: Final[tuple[tuple[str, str, str, Role | None], ...]] = (
 )
 CONSOLE_HEADER: Final = "Tidemark-Console"
 """Of requests by the console's script; browsers send it for no other site."""
+REQUEST_HEADER: Final = "Idempotency-Key"
+"""Of a change: its id."""
+JOB_HEADER: Final = "Tidemark-Job"
+"""Of a change of a processor: the job that who asks has seen."""
+REPLACES_HEADER: Final = "Tidemark-Replaces"
+"""Of a change of a connection: the digest of the one that it was made from."""
 LOGIN: Final = "/console/login"
 BEGIN: Final = f"{LOGIN}/begin"
 DONE: Final = f"{LOGIN}/done"
@@ -252,8 +260,8 @@ ROUTES: Final = (
     Route("POST", "/v1/processors/{name}/audit", "work_audit", "Begin to check that each record counted once", EmptyBody,
           answers=_BEGUN),
     Route("GET", "/v1/processors/{name}/audit", "work_audit_state", "Its last audit, and whether one runs", answers=_ONE),
-    Route("GET", "/v1/processors/{name}/live", "live", "Its plan once a second, as server-sent events", answers=_ONE, content=_EVENTS),
-    Route("GET", "/v1/live", "live_all", "All processors once a second, as server-sent events", content=_EVENTS),
+    Route("GET", "/v1/processors/{name}/live", "live", "Its plan once a second, as server-sent events", answers=_ONE, content=EVENTS),
+    Route("GET", "/v1/live", "live_all", "All processors once a second, as server-sent events", content=EVENTS),
     Route("GET", "/v1/user", "user", "Who asks: name, and rights"),
     Route("GET", "/v1/login", "sign_on", "Where the command line logs in; empty where it cannot", open=True),
     Route("GET", "/v1/workers", "workers", "Workers, their slots and what they host"),

@@ -9,7 +9,7 @@ from aiohttp import web
 from tidemark.services.control.api import BEHIND, STALE_HEADER, Api
 from tidemark.services.control.console import Console, is_page, refusal
 from tidemark.services.control.login import Login
-from tidemark.services.control.routes import CONSOLE_HEADER, LOGIN_ROUTES, ROUTES, Handler, Route
+from tidemark.services.control.routes import CONSOLE_HEADER, EVENTS, FOLDERS, LOGIN_ROUTES, ROUTES, Handler, Route
 from tidemark.shared.process.users import User, Users
 from tidemark.shared.process.web import (
     BAD_REQUEST,
@@ -42,7 +42,8 @@ def application(
 
     def rule(request: web.Request) -> Rule:
         resource = request.match_info.route.resource
-        route = table.get((request.method, resource.canonical if resource is not None else ""))
+        method = "GET" if request.method == "HEAD" else request.method
+        route = table.get((method, resource.canonical if resource is not None else ""))
         return Rule() if route is None else route.rule(request.match_info.get("name"))
 
     session = None if login is None else login.user_of
@@ -68,21 +69,36 @@ def application(
     of_kind: dict[str, Any] = {"page": (console := Console(api)), "asset": console, "work": api.works, "login": login}
     for route in served:
         of = of_kind.get(route.handler.partition("_")[0], api)
-        app.router.add_route(
-            route.method, route.path, _served(route, getattr(of, route.handler), api), expect_handler=expected
-        )
+        handler = _served(route, getattr(of, route.handler), api)
+        # What is read can be asked for without its body, too; a stream has no end.
+        for method in ("GET", "HEAD") if route.method == "GET" and route.content != EVENTS else (route.method,):
+            app.router.add_route(method, route.path, handler, expect_handler=expected)
     return app
 
 
 @web.middleware
 async def _paged(request: web.Request, handler: Next) -> web.StreamResponse:
     """People see errors as pages, whatever refuses."""
-    if not is_page(request.path) or request.method != "GET":
+    if request.method not in ("GET", "HEAD"):
+        return await handler(request)
+    if (shorter := _without_slash(request)) is not None:
+        raise web.HTTPFound(shorter)
+    if not is_page(request.path):
         return await handler(request)
     try:
         return await handler(request)
     except Exception as error:  # noqa: BLE001 - `problem_of` knows each, and logs what is a fault
         return refusal(request, problem_of(request, error))
+
+
+def _without_slash(request: web.Request) -> str | None:
+    """The page that is meant by an address with a slash at its end, or by the folder of pages; None: it is one."""
+    path, query = request.rel_url.raw_path, request.rel_url.raw_query_string
+    plain = path.rstrip("/")
+    if not path.startswith("/console") or (plain == path and plain not in FOLDERS):
+        return None
+    page = "/" if plain in FOLDERS else plain
+    return f"{page}?{query}" if query else page
 
 
 def _served(route: Route, handler: Handler, api: Api) -> Next:

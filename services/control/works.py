@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from tidemark.services.control.programs import Programs
 from tidemark.services.control.readmodel import Followed, ReadModel
+from tidemark.services.control.routes import JOB_HEADER, REQUEST_HEADER
 from tidemark.services.control.settings import ControlSettings
 from tidemark.services.control.stats import shown_time
 from tidemark.shared.model.formats import WORK, JsonCodec
@@ -87,8 +88,8 @@ class Works:
         work = self.known.get((kind, status.name))
         return work if work is not None and work.job == status.job else None
 
-    async def begin(self, kind: Kind, status: ProcessorStatus) -> Handle:
-        """Begin one, once the brokers know of it; its end. Problem where it cannot be, or one runs."""
+    async def begin(self, kind: Kind, status: ProcessorStatus, request: str = "") -> None:
+        """Begin one, once the brokers know of it; not again for the same request. Problem where it cannot be, or another one runs."""
         lacking = [name for name in NEEDED if not os.environ.get(name)]
         if lacking:
             expected = f"{' and '.join(NEEDED)} of this service, as the coordinator has them"
@@ -96,6 +97,13 @@ class Works:
                 NOT_FOUND, kind, expected, f"{' and '.join(lacking)} not set: it cannot read the installation's data"
             )
         before = self.of(kind, status)
+        if (
+            before is not None
+            and request
+            and before.request == request
+            and (not before.running or not self._silent(before))
+        ):
+            return
         if before is not None and before.running and not self._silent(before):
             raise Problem(
                 CONFLICT,
@@ -106,17 +114,29 @@ class Works:
         self.programs.check_room()
         now_ms = self.clock.now_ms()
         verdict = None if before is None else before.verdict
-        work = AuditWork(kind, status.name, status.job, status.released, True, self.place, now_ms, now_ms, verdict)
+        if before is not None and before.running:  # left by another service: it is the same work
+            request = request or before.request
+        work = AuditWork(
+            kind, status.name, status.job, status.released, True, self.place, now_ms, now_ms, verdict, request=request
+        )
         self.known[kind, status.name] = work
         try:
             await self._send(work)
         except LogError as error:
             self.known[kind, status.name] = replace(work, running=False)
             raise broker_away(str(error)) from error
-        handle = self._own[kind, status.name] = self.executor.spawn(
-            self._carry_out(work), f"{kind} {status.name}", _log_broken
-        )
-        return handle
+        self._own[kind, status.name] = self.executor.spawn(self._carry_out(work), f"{kind} {status.name}", _log_broken)
+
+    async def ended(self, kind: Kind, status: ProcessorStatus) -> AuditWork | None:
+        """Wait for the end of one that runs, here or at another replica; None where the service ends, or there is none."""
+        while (work := self.of(kind, status)) is not None and work.running:
+            if (own := self._own.get((kind, status.name))) is None:
+                await self.clock.sleep_ms(self.settings.look_ms)
+            else:
+                await own.join()
+                work = self.of(kind, status)
+                return None if work is None or work.running else work
+        return work
 
     def measures(self) -> Iterator[Measure]:
         """The verdicts of audits."""
@@ -274,7 +294,7 @@ class WorkRoutes:
     async def work_audit(self, request: web.Request, _body: object) -> web.Response:
         """Begin an audit."""
         status = self.status_of(request)
-        await self.works.begin("audit", status)
+        await self.works.begin("audit", status, self._asked(request, status))
         return self.answer(
             {"answers": "the audit runs; its verdict will be shown here", **self._shown("audit", status)}, 202
         )
@@ -282,8 +302,8 @@ class WorkRoutes:
     async def work_redrive(self, request: web.Request, _body: object) -> web.Response:
         """Carry one out, and wait for it."""
         status = self.status_of(request)
-        await (await self.works.begin("redrive", status)).join()
-        work = self.works.of("redrive", status)
+        await self.works.begin("redrive", status, self._asked(request, status))
+        work = await self.works.ended("redrive", status)
         verdict = None if work is None else work.verdict
         if verdict is None or verdict.outcome != "done":
             why = verdict.why if verdict is not None else "the service was ended"
@@ -299,6 +319,16 @@ class WorkRoutes:
     async def work_redrive_state(self, request: web.Request, _body: object) -> web.Response:
         """How the last redrive stands."""
         return self.answer(self._shown("redrive", self.status_of(request)))
+
+    def _asked(self, request: web.Request, status: ProcessorStatus) -> str:
+        """The request's id. Problem where it is about another job than the processor has."""
+        seen = request.headers.get(JOB_HEADER, "")
+        if seen not in ("", status.job):
+            finding = (
+                f"it was dropped and made anew, or began without state, since you looked (its job was {seen[:100]})"
+            )
+            raise Problem(CONFLICT, status.name, "the job that it has", finding, "look at it again")
+        return request.headers.get(REQUEST_HEADER, "")
 
     def _shown(self, kind: Kind, status: ProcessorStatus) -> dict[str, Any]:
         work = self.works.of(kind, status)

@@ -5,6 +5,7 @@ listed. Elsewhere (log lines) everything but secrets: a value is a secret by the
 or, in an address, by its place (`user:password@host`). A reference `${NAME}` is shown: it says where the secret is, not what it is.
 """
 
+import hashlib
 import re
 from collections.abc import Mapping
 from typing import Any, Final
@@ -94,6 +95,11 @@ def shown_connection(value: object) -> Any:
     if not isinstance(value, Mapping):
         return _hidden(value)
     return {key: _shown_setting(str(key), item) for key, item in value.items()}
+
+
+def connection_digest(shown: object) -> str:
+    """What a connection is known by to one who changes it: SHA-256 of its public part, hexadecimal."""
+    return hashlib.sha256(msgspec.json.encode(shown)).hexdigest()
 
 
 def _shown_setting(name: str, value: Any) -> Any:

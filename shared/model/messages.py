@@ -408,6 +408,11 @@ class _OfRequest(Struct, frozen=True):
     name: ProcessorName
 
 
+class _OfProcessor(_OfRequest, frozen=True, kw_only=True):
+    job: str = ""
+    """The job that who asks has seen: refused where the processor of this name has another one by now. Empty: whichever it has."""
+
+
 class CreateProcessor(_OfRequest, frozen=True, tag=True):
     """Register a processor; `parallelism` by vertex or by service (`source`, `operator`, `sink`), default 1."""
 
@@ -419,7 +424,7 @@ class CreateRunning(CreateProcessor, frozen=True, tag=True):
     """Register a processor that runs; where it may not run, none is registered."""
 
 
-class StartProcessor(_OfRequest, frozen=True, tag=True):
+class StartProcessor(_OfProcessor, frozen=True, tag=True):
     """Start, from the last checkpoint unless `resume` is false."""
 
     resume: bool = True
@@ -427,14 +432,14 @@ class StartProcessor(_OfRequest, frozen=True, tag=True):
     """From the kept checkpoint of this name instead, by the document and the parallelism that the processor had then (E2)."""
 
 
-class StopProcessor(_OfRequest, frozen=True, tag=True):
+class StopProcessor(_OfProcessor, frozen=True, tag=True):
     """Stop; with `drain` the input ends (at `until` by split, else at its present end) and everything is released (E2)."""
 
     drain: bool = False
     until: dict[str, Offset] = {}
 
 
-class ModifyProcessor(_OfRequest, frozen=True, tag=True):
+class ModifyProcessor(_OfProcessor, frozen=True, tag=True):
     """Replace the document or the parallelism: a new plan version, at a checkpoint."""
 
     document: str | None = None
@@ -444,11 +449,11 @@ class ModifyProcessor(_OfRequest, frozen=True, tag=True):
     """`document_digest` of the document that the change was made from: refused where another is there, or waits for a checkpoint."""
 
 
-class DropProcessor(_OfRequest, frozen=True, tag=True):
+class DropProcessor(_OfProcessor, frozen=True, tag=True):
     """Forget a stopped processor and delete all that it stored."""
 
 
-class SkipRelease(_OfRequest, frozen=True, tag=True):
+class SkipRelease(_OfProcessor, frozen=True, tag=True):
     """Pass over the records of commit `epoch` that a target refuses, at the processor's next start; the rest is released (S6)."""
 
     epoch: Epoch
@@ -456,13 +461,13 @@ class SkipRelease(_OfRequest, frozen=True, tag=True):
     """The sink; None: every one that has not released the commit."""
 
 
-class KeepCheckpoint(_OfRequest, frozen=True, tag=True):
+class KeepCheckpoint(_OfProcessor, frozen=True, tag=True):
     """Keep the last checkpoint under a name; while channels carry frames in it, the next one waits for all barriers (C11, C13)."""
 
     checkpoint: str
 
 
-class ForgetCheckpoint(_OfRequest, frozen=True, tag=True):
+class ForgetCheckpoint(_OfProcessor, frozen=True, tag=True):
     """A kept checkpoint is no longer needed (C11)."""
 
     checkpoint: str
@@ -476,6 +481,10 @@ class SampleProcessor(_OfRequest, frozen=True, tag=True):
     """The edge of the rows; "": the output."""
 
 
+NO_CONNECTION: Final = "none"
+"""In the place of a connection's digest: there is none."""
+
+
 class PutConnection(_OfRequest, frozen=True, tag=True):
     """Write the connection of this name, which stages of later documents may name, into the registry, or delete it.
 
@@ -484,6 +493,8 @@ class PutConnection(_OfRequest, frozen=True, tag=True):
 
     value: str | None
     """JSON, as in a document's `connections`; None: it goes."""
+    replaces: str = ""
+    """`connection_digest` of the one that the change was made from, or NONE: refused where another is there. Empty: whatever is there."""
 
 
 Request = (

@@ -59,3 +59,5 @@ class AuditWork(Struct, frozen=True):
     verdict: ProgramVerdict | None = None
     """Of the last one that has ended."""
     version: int = WORK.version
+    request: str = ""
+    """The id under which it was asked for; "": none."""

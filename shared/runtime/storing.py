@@ -1,7 +1,10 @@
 """The coordinator's writes to the store: a command becomes one call, and the store's answer becomes an event (C8)."""
 
+import msgspec
 import structlog
 
+from tidemark.shared.language.redaction import connection_digest, shown_connection
+from tidemark.shared.model.messages import NO_CONNECTION
 from tidemark.shared.ports.commits import Ambiguous, CommitStore, Stale, StoreUnavailable
 from tidemark.shared.protocol.coordinator import commands as do
 from tidemark.shared.protocol.coordinator import events as ev
@@ -28,7 +31,23 @@ async def carry_out(store: CommitStore, command: Write, outside: Outside, connec
             known = await store.connections()
             if command.name not in known and len(known) >= connections_max:
                 reason = f"the registry has {len(known)} connections, which is connections_max of the coordinator: delete one first"
-                return ev.StoreFull(clock.monotonic_ms(), op, reason)
+                return ev.StoreRefused(clock.monotonic_ms(), op, reason)
+        if isinstance(command, do.StoreConnection) and command.replaces:
+            found = (await store.connections()).get(command.name)
+            there = NO_CONNECTION if found is None else connection_digest(shown_connection(msgspec.json.decode(found)))
+            if there != command.replaces:
+                what = (
+                    "is there no more"
+                    if found is None
+                    else "was made"
+                    if command.replaces == NO_CONNECTION
+                    else "is another one now"
+                )
+                return ev.StoreRefused(
+                    clock.monotonic_ms(),
+                    op,
+                    f"connection {command.name} {what}: somebody else changed it; look at it again",
+                )
         await _write(store, command, outside)
     except Stale as error:
         _log.warning("store.stale", command=type(command).__name__, reason=str(error))
@@ -65,5 +84,5 @@ async def _write(store: CommitStore, command: Write, outside: Outside) -> None:
             await store.drop(expected)
         case do.StoreForget(_, leader, job, epochs, generations):
             await store.forget(leader, job, epochs, generations)
-        case do.StoreConnection(_, leader, name, value):
+        case do.StoreConnection(_, leader, name, value, _):
             await store.put_connection(leader, name, value)

@@ -72,8 +72,8 @@ def _raise(error: BaseException) -> None:
     raise error
 
 
-async def ask(service: ControlService, method: str, path: str) -> tuple[int, Any]:
-    headers = {"Authorization": f"Bearer {TOKEN}"}
+async def ask(service: ControlService, method: str, path: str, **more: str) -> tuple[int, Any]:
+    headers = {"Authorization": f"Bearer {TOKEN}", **more}
     async with (
         ClientSession(headers=headers) as session,
         session.request(method, service.url + path, json=None if method == "GET" else {}) as answer,
@@ -202,3 +202,28 @@ async def test_few_run_at_once_and_one_of_a_processor(broker: MemoryBroker, tmp_
             await CLOCK.sleep_ms(20)
         running = list(children)
     assert [child.wait() for child in running] == [-9] * AT_ONCE
+
+
+async def test_a_repeated_request_begins_nothing_again(broker: MemoryBroker, tmp_path: Path) -> None:
+    """At either service, while it runs and behind its end; another request begins another; one about another job is refused."""
+    async with services(broker, tmp_path, 2) as (first, second):
+        once, path = {"Idempotency-Key": "once"}, f"/v1/processors/{NAME}/audit"
+        for each in (first, second):
+            while (await ask(each, "GET", path))[0] != 200:
+                await CLOCK.sleep_ms(50)
+        code, begun = await ask(first, "POST", path, **once)
+        assert (code, begun["running"]) == (202, True)
+        assert (await ask(first, "POST", path, **once))[0] == 202
+        await verdict(first)
+        await verdict(second)
+        for service in (first, second):
+            code, found = await ask(service, "POST", path, **once)
+            assert (code, found["running"], found["began"]) == (202, False, begun["began"])
+        redrive, twice = f"/v1/processors/{NAME}/redrive", {"Idempotency-Key": "twice"}
+        answers = [await ask(each, "POST", redrive, **twice) for each in (first, second)]
+        assert answers[0] == answers[1]
+        assert answers[0][0] == 409
+        code, found = await ask(first, "POST", path, **{"Tidemark-Job": "another"})
+        assert (code, "began without state, since you looked" in found["error"]["finding"]) == (409, True)
+        assert (await ask(second, "POST", path))[1]["running"]
+        await verdict(second)

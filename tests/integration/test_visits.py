@@ -9,12 +9,18 @@ from typing import Any
 import msgspec
 import pytest
 from aiohttp import ClientSession
+from yarl import URL
 
+from tests.harness.console import token_of
 from tests.harness.visits import growth
+from tests.harness.visits.between import between
+from tests.harness.visits.meeting import meet, meeting
 from tests.harness.visits.shapes import KINDS, Shape, document, letter, processor, window
 from tests.harness.visits.stand import stand
 from tests.harness.visits.walking import Walk, walk
 from tidemark.services.cli.process import quiet
+from tidemark.services.cli.remote import Remote
+from tidemark.shared.adapters.executor import AsyncExecutor
 from tidemark.shared.model.ids import Place
 
 
@@ -39,6 +45,25 @@ async def test_a_walk_finds_nothing(kind: str, tmp_path: Path) -> None:
         assert await walk(there, chooser, 12) == []
 
 
+async def test_several_at_once_find_nothing(tmp_path: Path) -> None:
+    """Old pages, other rights, scripts, the command line, two replicas, and requests that come again."""
+    async with meeting(random.Random(2), tmp_path) as several:
+        assert await meet(several, 40) == []
+
+
+async def test_a_command_whose_answer_is_lost_is_sent_again(tmp_path: Path) -> None:
+    """Once, under the same id: what the first one has done is its answer, and no refusal."""
+    async with meeting(random.Random(0), tmp_path) as several, between(URL(several.urls[0]).port or 0) as net:
+        remote, executor = Remote(net.url, token_of("admin")), AsyncExecutor()
+        for method, path, body in (
+            ("POST", "/v1/processors", {"name": "p", "document": document()}),
+            ("DELETE", "/v1/processors/p", None),
+        ):
+            net.lose_answer_to = f"{method} {path}"
+            assert "request" in await executor.blocking(remote.send, method, path, body)
+        assert net.lost == 2
+
+
 @pytest.mark.parametrize("what", growth.DIMENSIONS)
 async def test_pages_grow_no_faster_than_what_they_show(what: str) -> None:
     """Bytes, questions to the brokers and lines of code that run, with four times as much of one thing."""
@@ -58,6 +83,24 @@ async def test_a_refused_page_is_a_page(tmp_path: Path) -> None:
             assert (told, kind) == (status, "text/html"), path
             assert finding in text.replace("&#x27;", "'"), path
             assert ("<script" in text) == (status != 401), "a script would make the browser ask for a token again"
+
+
+async def test_a_page_is_asked_for_as_browsers_and_programs_do(tmp_path: Path) -> None:
+    """Without its body, with a slash behind it, by the folder; a role counts for HEAD as it does for GET, and a stream has none."""
+    async with stand(one(), tmp_path) as there, ClientSession() as session:
+        walk = Walk(there, random.Random(0), session)
+        assert (await walk.ask("HEAD", "/console/connections"))[0] == 200
+        assert (await walk.ask("HEAD", "/healthz"))[::2] == (200, "")
+        assert (await walk.ask("HEAD", "/v1/live"))[0] == 405
+        assert (await Walk(there, random.Random(0), session, "viewer").ask("HEAD", "/console/audit"))[0] == 403
+        assert (await Walk(there, random.Random(0), session, "viewer@a").ask("HEAD", "/v1/processors/clicks"))[0] == 404
+        for path, due in (
+            ("/console", "/"),
+            ("/console/", "/"),
+            ("/console/connections//?a=%26", "/console/connections?a=%26"),
+        ):
+            async with session.get(f"{there.url}{path}", allow_redirects=False) as answer:
+                assert (answer.status, answer.headers["Location"]) == (302, due)
 
 
 async def test_letters_of_others_are_shown(tmp_path: Path) -> None:

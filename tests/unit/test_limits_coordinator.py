@@ -69,7 +69,7 @@ def test_a_full_registry_of_connections_says_so_to_who_asks() -> None:
             **dict.fromkeys("234", ""),
         }
         assert await store.connections() == {"b": "{}"}
-        assert machine.handle(ev.StoreFull(0, OpId(99), "another's")) == []
+        assert machine.handle(ev.StoreRefused(0, OpId(99), "another's")) == []
 
     run_virtual(main)
 

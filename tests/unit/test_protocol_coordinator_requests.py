@@ -12,6 +12,8 @@ from tidemark.shared.model.messages import (
     CreateProcessor,
     Drain,
     DropProcessor,
+    ForgetCheckpoint,
+    KeepCheckpoint,
     ModifyProcessor,
     Request,
     SkipRelease,
@@ -253,6 +255,34 @@ def test_E3_a_change_made_from_a_document_that_is_there_no_more_is_refused() -> 
     assert (found["first"], found["tasks"], found["fourth"]) == ("", "", "")
     assert "another one waits for the next checkpoint" in found["second"]
     assert "it has another one now" in found["third"]
+
+
+def test_E2_a_request_about_a_job_that_is_there_no_more_is_refused() -> None:
+    """From an old page nobody stops, changes or drops a processor that has got the name since, or that has begun anew."""
+    world = started()
+    old = world.row.job
+    world.request(StopProcessor("right", NAME, job=old))
+    world.pass_ms(2_000)
+    world.request(DropProcessor("drop", NAME, job=old))
+    world.pass_ms(2_000)
+    world.request(CreateProcessor("made anew", NAME, DOCUMENT, {}))
+    world.pass_ms(1_000)
+    late: tuple[Request, ...] = (
+        StartProcessor("late start", NAME, job=old),
+        StopProcessor("late stop", NAME, job=old),
+        ModifyProcessor("late modify", NAME, None, {"emit": 2}, job=old),
+        DropProcessor("late again", NAME, job=old),
+        SkipRelease("late skip", NAME, Epoch(1), job=old),
+        KeepCheckpoint("late keep", NAME, "k", job=old),
+        ForgetCheckpoint("late forget", NAME, "k", job=old),
+    )
+    for request in late:
+        world.request(request)
+    world.pass_ms(2_000)
+    found = answers(world)
+    assert (found["right"], found["drop"], found["made anew"]) == ("", "", "")
+    assert all("since you looked" in found[request.request] for request in late)
+    assert (world.row.state, world.row.plan_version) == ("CREATED", 1)
 
 
 def test_a_change_without_state_needs_a_stop() -> None:

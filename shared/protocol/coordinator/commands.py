@@ -94,6 +94,8 @@ class StoreConnection(_Operation):
     leader: LeaderToken
     name: str
     value: str | None
+    replaces: str = ""
+    """See `PutConnection`."""
 
 
 @dataclass(frozen=True, slots=True)

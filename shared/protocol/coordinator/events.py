@@ -104,8 +104,8 @@ class StoreAway(_OfOperation):
 
 
 @dataclass(frozen=True, slots=True)
-class StoreFull(_FailureEvent):
-    """There is no room for the rows that a request adds; nothing was changed. `reason` is for the user."""
+class StoreRefused(_FailureEvent):
+    """What is there does not let the request through; nothing was changed. `reason` is for the user."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,7 +237,7 @@ CoordinatorEvent = (
     | StoreStale
     | StoreAmbiguous
     | StoreAway
-    | StoreFull
+    | StoreRefused
     | MirrorAppended
     | MirrorFailed
     | PlanMade

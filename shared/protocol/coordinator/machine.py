@@ -202,7 +202,7 @@ class CoordinatorMachine:
                 self._answered(event)
 
     def _answered(self, event: ev.CoordinatorEvent) -> None:
-        if isinstance(event, ev.StoreFull) and (put := self.connecting.pop(event.op, None)) is not None:
+        if isinstance(event, ev.StoreRefused) and (put := self.connecting.pop(event.op, None)) is not None:
             self._answer(put, event.reason)
         for p in self.awake.values():
             match event:
@@ -360,7 +360,7 @@ class CoordinatorMachine:
             return
         op = self.ctx.op()
         self.connecting[op] = request
-        self.ctx.out.append(do.StoreConnection(op, self.ctx.token, request.name, request.value))
+        self.ctx.out.append(do.StoreConnection(op, self.ctx.token, request.name, request.value, request.replaces))
 
     def _answer(self, request: Request, error: str) -> None:
         said = bounded(error, self.settings.reason_characters_max)

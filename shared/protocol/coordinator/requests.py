@@ -53,11 +53,19 @@ def serve(p: ProcessorState) -> None:
     """Decide the oldest request; may issue a write. What comes while the processor is being dropped is decided behind that (C8)."""
     while p.requests and p.write is None and p.phase is not Phase.DROPPING:
         request = p.requests[0]
-        refusal = _decide(p, request)
+        refusal = _of_another_job(p, request) or _decide(p, request)
         if refusal is None:
             return  # a write, or planning, is under way
         p.requests.popleft()
         p.answer(request.request, refusal)
+
+
+def _of_another_job(p: ProcessorState, request: Request) -> str:
+    """E2: a refusal where the request names a job that the processor has no more."""
+    seen = getattr(request, "job", "")
+    if seen in ("", p.row.job):
+        return ""
+    return f"{p.name} was dropped and made anew, or began without state, since you looked (its job was {seen[:100]}): look at it again"
 
 
 def _decide(p: ProcessorState, request: Request) -> str | None:

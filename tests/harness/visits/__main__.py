@@ -15,6 +15,7 @@ from tests.browser.chromium import Browser, chromium
 from tests.harness.console import token_of
 from tests.harness.visits.between import Between, between
 from tests.harness.visits.browsing import browse
+from tests.harness.visits.meeting import meet, meeting
 from tests.harness.visits.shapes import shape
 from tests.harness.visits.stand import Stand, stand
 from tests.harness.visits.walking import walk
@@ -45,6 +46,8 @@ async def visit(seed: int, steps: int, *, browser: bool) -> list[str]:
                     found = await browse(there, chooser, page, AXE.read_text(), net, steps, PICTURES)
             else:
                 found = await walk(there, chooser, steps)
+        async with meeting(chooser, Path(folder)) as several:
+            found += await meet(several, steps // 2)
     return [f"seed {seed}, {drawn.title}: {each}" for each in found]
 
 

@@ -20,6 +20,12 @@ from tidemark.services.control.routes import CONSOLE_HEADER, ROUTES
 from tidemark.shared.process.users import User, read_rights
 
 VIEWS: Final = ("", "/checkpoints", "/time", "/sample", "/dead-letters", "/verdict", "/logs", "/document")
+MOVED: Final = 302
+WISHES: Final[tuple[dict[str, str], ...]] = (
+    {"Accept": "application/json"}, {"Accept": "image/*;q=0"}, {"If-None-Match": "*"}, {"Range": "bytes=0-5"}, {"Sec-Purpose": "prefetch"},
+    {"If-Modified-Since": "Mon, 30 Nov 2026 00:00:00 GMT"}, {"Accept-Encoding": "gzip, br"}, {"Accept-Language": "ar"},
+)  # fmt: skip
+"""Headers of requests that change nothing about the answer."""
 TRIED: Final = 0.1
 """The part of try-outs that is carried out: each is a process of its own."""
 
@@ -178,6 +184,30 @@ class Walk:
         paths = (f"/console/processors/{name}{self.chooser.choice(views)}", "/console/audit", "/console/nowhere", "/")
         await self.open(self.chooser.choice(paths))
 
+    async def oddly(self) -> None:
+        """As browsers, proxies and programs ask for a page: without its body, with wishes, with a slash behind it, encoded otherwise."""
+        path = self.chooser.choice([*self.page.links, self.path, "/console", "/console/processors"]).partition("?")[0]
+        status, kind, _ = await self.ask("GET", path)
+        before = self.there.asked
+        told = await self.ask("HEAD", path)
+        if told[0] != status or told[2]:
+            self.note(f"HEAD {path[:80]} answers {told}, and GET {status}")
+        wish = self.chooser.choice(WISHES)
+        wished = await self.ask("GET", path, None, **wish)
+        if wished[:2] != (status, kind):
+            self.note(f"GET {path[:80]} with {wish} answers {wished[:2]}, and without {(status, kind)}")
+        if path.startswith("/console/"):
+            slashed = await self.ask("GET", f"{path}/?x=%2F")
+            if slashed[0] != MOVED:
+                self.note(f"GET {path[:80]}/ answers {slashed}")
+        twice = await self.ask("GET", path.replace("%", "%25") if "%" in path else path.replace("clicks", "cl%69cks"))
+        if twice[0] not in (status, 404):
+            self.note(f"{path[:80]} encoded otherwise answers {twice}")
+        method = self.chooser.choice(("OPTIONS", "TRACE", "PROPFIND", "POST", "PUT", "DELETE"))
+        other = await self.ask(method, path, {} if method in ("POST", "PUT") else None)
+        if other[0] < 400 or self.there.asked != before:
+            self.note(f"{method} {path[:80]} answers {other[0]}")
+
     async def back(self) -> None:
         """The browser's button."""
         await self.open(self.behind.pop() if self.behind else "/", back=True)
@@ -217,7 +247,8 @@ class Walk:
 
 
 ACTS: Final = (
-    *("follow",) * 6, *("choose",) * 3, *("press",) * 3, *("go_to",) * 3, "forge", "forge", "from_elsewhere", "back", "again", "twice",
+    *("follow",) * 6, *("choose",) * 3, *("press",) * 3, *("go_to",) * 3, *("oddly",) * 2, "forge", "forge", "from_elsewhere", "back",
+    "again", "twice",
     "as_another", "as_another", "without_right", "away", "restarted",
 )  # fmt: skip
 
