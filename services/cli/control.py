@@ -14,7 +14,7 @@ import typer
 
 from tidemark.services.cli.login import LoginFailed, login, logout
 from tidemark.services.cli.reading import read_document
-from tidemark.services.cli.remote import RemoteFailed, address_of, find, is_here, path_of
+from tidemark.services.cli.remote import RemoteFailed, Unanswered, address_of, find, is_here, path_of
 from tidemark.shared.language.problems import InvalidDocument
 
 Name = Annotated[str, typer.Argument(help="The processor.")]
@@ -176,14 +176,24 @@ def logs_command(
     ] = False,
 ) -> None:
     """Print what services have logged about a processor, a JSON line each."""
-    remote, told = find(data), list[str]()
+    told, begun, silent = list[str](), False, False
     while True:
-        lines = [json.dumps(line) for line in remote.get(path_of(name, f"logs?limit={limit}"))["lines"]]
-        sys.stdout.writelines(f"{line}\n" for line in unseen(told, lines))
-        sys.stdout.flush()
+        try:
+            # Found anew: a login's token is renewed, and a service that has begun again may be elsewhere.
+            found = find(data).get(path_of(name, f"logs?limit={limit}"))
+        except Unanswered as error:
+            if not begun:
+                raise
+            if not silent:
+                sys.stderr.write(f"{error}; it is asked again\n")
+            silent = True
+        else:
+            lines = [json.dumps(line) for line in found["lines"]]
+            sys.stdout.writelines(f"{line}\n" for line in unseen(told, lines))
+            sys.stdout.flush()
+            told, begun, silent = lines, True, False
         if not follow:
             return
-        told = lines
         time.sleep(_FOLLOW_S)
 
 

@@ -26,7 +26,7 @@ class RemoteFailed(Exception):
     """The service is not there, or refuses: a sentence for the user."""
 
 
-class _Unanswered(RemoteFailed):
+class Unanswered(RemoteFailed):
     """It is not known whether what was asked is done."""
 
 
@@ -46,7 +46,7 @@ class Remote:
         body, request = {} if body is None and method in ("POST", "PATCH") else body, uuid.uuid4().hex
         try:
             return self._ask(method, path, body, request)
-        except _Unanswered:
+        except Unanswered:
             return self._ask(method, path, body, request)
 
     def _ask(self, method: str, path: str, body: object, request_id: str = "") -> Any:
@@ -59,7 +59,7 @@ class Remote:
         except NoAnswer as error:
             message = f"{self.url}: the control service does not answer ({error}); is it running?"
             unsure = " Whether it was done is not known: look before you ask again." if request_id else ""
-            raise _Unanswered(message + unsure) from error
+            raise Unanswered(message + unsure) from error
         if not answer.done:
             remedy = (
                 ""
@@ -68,7 +68,7 @@ class Remote:
             )
             said = _said(request.full_url, answer)
             there = self._there() if answer.status == _NOT_FOUND and "there is no processor named" in said else ""
-            raise (_Unanswered if answer.status in _UNKNOWN else RemoteFailed)(said + there + remedy)
+            raise (Unanswered if answer.status in _UNKNOWN else RemoteFailed)(said + there + remedy)
         try:
             return answer.found()
         except NoObject as error:

@@ -125,7 +125,7 @@ class Login:
         if begun is None or self._now_s() - begun.begun_s > settings.login_s_max:
             finding = (
                 f"This browser has begun no login here within {settings.login_s_max // 60} minutes, or at another address than"
-                f" {settings.public_url}, or has ended it already."
+                f" {settings.public_url}, or has ended it already; or it takes no cookies, which a login needs."
             )
             return self._failed(BAD_REQUEST, finding)
         if not hmac.compare_digest(begun.state.encode(), given.get("state", "").encode()):

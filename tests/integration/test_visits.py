@@ -1,8 +1,12 @@
 """People at the console without a script, drawn, before installations of every shape; and what these walks have found."""
 
+import asyncio
 import json
 import logging
+import os
 import random
+import sys
+from asyncio.subprocess import PIPE
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +19,11 @@ from tests.harness.console import token_of
 from tests.harness.visits import growth
 from tests.harness.visits.between import between
 from tests.harness.visits.meeting import meet, meeting
+from tests.harness.visits.sessions import sit
 from tests.harness.visits.shapes import KINDS, Shape, document, letter, processor, window
-from tests.harness.visits.stand import stand
+from tests.harness.visits.stand import USERS, stand
 from tests.harness.visits.walking import Walk, walk
+from tests.integration.test_login import place_of
 from tidemark.services.cli.process import quiet
 from tidemark.services.cli.remote import Remote
 from tidemark.shared.adapters.executor import AsyncExecutor
@@ -51,6 +57,12 @@ async def test_several_at_once_find_nothing(tmp_path: Path) -> None:
         assert await meet(several, 40) == []
 
 
+async def test_people_who_log_in_find_nothing(tmp_path: Path) -> None:
+    """Tokens end, are renewed, refused or changed; somebody logs out in another tab; a browser takes no cookies."""
+    async with place_of(tmp_path, leeway_s=0) as place:
+        assert await sit(place, random.Random(2), 20) == []
+
+
 async def test_a_command_whose_answer_is_lost_is_sent_again(tmp_path: Path) -> None:
     """Once, under the same id: what the first one has done is its answer, and no refusal."""
     async with meeting(random.Random(0), tmp_path) as several, between(URL(several.urls[0]).port or 0) as net:
@@ -62,6 +74,28 @@ async def test_a_command_whose_answer_is_lost_is_sent_again(tmp_path: Path) -> N
             net.lose_answer_to = f"{method} {path}"
             assert "request" in await executor.blocking(remote.send, method, path, body)
         assert net.lost == 2
+
+
+async def test_a_log_is_followed_over_a_break_and_no_longer_than_one_may(tmp_path: Path) -> None:
+    """The service is away for a while: what follows says so, and goes on. The user is taken away: it ends, and says why."""
+    shape = one()
+    shape.lines = [json.dumps({"timestamp": "2026-01-01T00:00:00Z", "processor": "clicks", "event": "first"}).encode()]
+    async with stand(shape, tmp_path) as there, between(there.port) as net:
+        command = (sys.executable, "-m", "tidemark", "logs", "clicks", "--follow")
+        settings = {**os.environ, "TIDEMARK_CONTROL": net.url, "TIDEMARK_TOKEN": token_of("viewer")}
+        running = await asyncio.create_subprocess_exec(*command, stdout=PIPE, stderr=PIPE, env=settings)
+        assert running.stdout is not None
+        assert running.stderr is not None
+        assert b"first" in await running.stdout.readline()
+        net.way = "refuses"
+        assert b"does not answer" in await running.stderr.readline()
+        with (tmp_path / "source-0.log").open("ab") as log:
+            log.write(shape.lines[0].replace(b"first", b"second") + b"\n")
+        net.way = ""
+        assert b"second" in await running.stdout.readline()
+        there.grant(*(user for user in USERS if user != "viewer"))
+        assert b"header Authorization" in (await running.communicate())[1]
+        assert running.returncode == 1
 
 
 @pytest.mark.parametrize("what", growth.DIMENSIONS)

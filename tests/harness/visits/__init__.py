@@ -6,4 +6,5 @@ person does, and `checks.py` says what holds for each one. `walking.py` walks wi
 requests that are made by hand; `browsing.py` walks in Chromium, with a keyboard, a phone's width, and so on. `between.py` is what lies
 between a browser and the service: slow, broken, or answering in its place.
 `meeting.py`: several people, scripts and the command line at once, with old pages, before two replicas and a coordinator that decides.
+`sessions.py`: those who log in by a provider, whose tokens end, are renewed, refused or changed meanwhile.
 """

@@ -16,9 +16,11 @@ from tests.harness.console import token_of
 from tests.harness.visits.between import Between, between
 from tests.harness.visits.browsing import browse
 from tests.harness.visits.meeting import meet, meeting
+from tests.harness.visits.sessions import sit
 from tests.harness.visits.shapes import shape
 from tests.harness.visits.stand import Stand, stand
 from tests.harness.visits.walking import walk
+from tests.integration.test_login import place_of
 from tidemark.services.cli.process import quiet
 
 ROOT: Final = Path(__file__).resolve().parents[3]
@@ -48,6 +50,9 @@ async def visit(seed: int, steps: int, *, browser: bool) -> list[str]:
                 found = await walk(there, chooser, steps)
         async with meeting(chooser, Path(folder)) as several:
             found += await meet(several, steps // 2)
+        (logins := Path(folder) / "logins").mkdir()
+        async with place_of(logins, leeway_s=0) as place:
+            found += await sit(place, chooser, steps // 2)
     return [f"seed {seed}, {drawn.title}: {each}" for each in found]
 
 
