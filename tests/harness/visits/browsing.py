@@ -20,6 +20,11 @@ HEAVY: Final = 400_000
 FRESH: Final = """(live => !live || Boolean(document.getElementById('notice').textContent)
   || Date.parse(live.dataset.at.replace(' ', 'T') + 'Z') > NOW - 15000)(document.querySelector('#live[data-every]'))"""
 """Whether figures that live are of now, or the page says that they are not. NOW: ms, by the clock of the service."""
+CUT: Final = """[...document.querySelectorAll('.scroll, table, pre, svg')].filter(e => e.checkVisibility())
+  .filter(e => e.getBoundingClientRect().right > innerWidth + 1
+    || e.scrollWidth > e.clientWidth + 1 && getComputedStyle(e).overflowX !== 'visible')
+  .map(e => e.outerHTML.slice(0, 80))"""
+"""What does not fit the paper."""
 _PLACES: Final = "[...document.querySelectorAll('a[href], button, summary, input, select, textarea')].filter(e => e.checkVisibility())"
 
 
@@ -106,6 +111,17 @@ class Visit:
         self.width, height = self.chooser.choice(SIZES)
         self.way.append(f"size {self.width}")
         await self.browser.look(self.width, dark=self.chooser.random() < 0.5, height=height)
+
+    async def paper(self) -> None:
+        """As it is printed: whole tables and plots, and nothing to press."""
+        self.way.append("paper")
+        await self.browser.ask("Emulation.setEmulatedMedia", media="print")
+        cut = await self.run(CUT)
+        if cut or await self.run("[...document.querySelectorAll('button')].some(e => e.checkVisibility())"):
+            self.note(
+                f"printed at {self.width} px, {await self.run('location.pathname.slice(0, 60)')} is cut, or has buttons: {cut}"
+            )
+        await self.browser.ask("Emulation.setEmulatedMedia", media="")
 
     async def zone(self) -> None:
         """The browser's clock is elsewhere."""
@@ -271,6 +287,7 @@ ACTS: Final = (
     *("keys",) * 3,
     *("size",) * 3,
     "zone",
+    "paper",
     "back",
     "again",
     "cut",
@@ -297,6 +314,7 @@ async def browse(
         await visit.size()
         await visit.go(path)
         await visit.look()
+        await visit.paper()
         if pictures is not None:
             await visit.picture(pictures, f"{there.shape.title.replace(' ', '-')}-{number}-{visit.width}")
     await visit.go("/")
