@@ -24,7 +24,13 @@ from tests.harness.registry import Registry
 from tidemark.services.cli.installation import Installation, installation
 from tidemark.shared.adapters.mongodb import client_at
 from tidemark.shared.model.ids import ProcessorName
-from tidemark.shared.model.messages import DropProcessor, ModifyProcessor, StartProcessor, StopProcessor
+from tidemark.shared.model.messages import (
+    CreateProcessor,
+    DropProcessor,
+    ModifyProcessor,
+    StartProcessor,
+    StopProcessor,
+)
 from tidemark.shared.runtime.client import RequestRefused
 
 WORKERS: Final = {"coordinator": 1, "source": 1, "operator": 1, "sink": 1, "spark": 1, "control": 1}
@@ -64,7 +70,12 @@ async def begin(there: Installation, job: Job, *, disturbed: bool, running: Call
     async with _producer(there, job) as out:
         if job.early and job.origin == "history":
             await _sent(out, f"{name}-in", job.sent(second), job.partition_of)
-        await there.ensure_started(name, json.dumps(job.document()), job.parallelism)
+        if disturbed:
+            await there.ensure_started(name, json.dumps(job.document()), job.parallelism)
+        else:  # by requests that each version knows: it may be an older one
+            made = CreateProcessor(there.client.unique(), name, json.dumps(job.document()), dict(job.parallelism))
+            await there.client.request(made)
+            await there.client.request(StartProcessor(there.client.unique(), name))
         if running is not None:
             await _until(there, name, "RUNNING", "FAILED", "FINISHED")
             await asyncio.to_thread(running)
