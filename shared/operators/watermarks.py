@@ -31,7 +31,7 @@ class SplitClock(msgspec.Struct):
     highest_ms: int = MIN_TIME
     """The highest accepted event time."""
     raised_ms: int = MIN_TIME
-    """The watermark to which a script raised it (D2), or the highest watermark given out, where the strategy could fall."""
+    """The watermark to which a script raised it (D2), or the highest that was given out: no other strategy falls behind it (W1)."""
     suspect_ms: int | None = None
     agreeing: int = 0
     delays: dict[int, int] = {}
@@ -150,6 +150,7 @@ def advance(clock: SplitClock, times_ms: Int64s, strategy: Watermark) -> Int64s:
             "declare boundedDisorder, or mend the source"
         )
     clock.highest_ms = int(seen[-1])
+    clock.raised_ms = watermark_of(clock, strategy)
     clock.seen += len(times_ms)
     clock.late += behind
     return before

@@ -7,6 +7,7 @@ import pytest
 from tidemark.shared.language.documents import parse, refusals
 
 _SECOND = {"size": 1, "unit": "second"}
+_DELAY = {"strategy": "boundedDisorder", "maxDelay": _SECOND}
 _GROUP: dict[str, Any] = {"$group": {"_id": "$k", "n": {"$sum": "$v"}}}
 
 
@@ -38,6 +39,7 @@ def _refused(**change: Any) -> list[str]:
                                         "allowedLateness": _SECOND}}},
         {"source": {"$source": {"documents": [], "timeField": {"$toDate": "$t"}, "maxEventTimeJump": _SECOND}}},
         {"source": {"$source": {"documents": [], "timeField": {"$toDate": "$t"}, "partitionIdleTimeout": _SECOND}}},
+        {"source": {"$source": {"documents": [], "timeField": {"$toDate": "$t"}, "watermark": _DELAY}}},
     ],
     ids=str,
 )  # fmt: skip

@@ -1,10 +1,12 @@
 # ruff: noqa: N802 -- a test carries its rule's name
 """The source's front: watermarks of splits, idleness, jumps, dead letters, and what a restart keeps."""
 
+import itertools
 import json
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -76,6 +78,25 @@ def test_W2_bounded_disorder_is_the_highest_time_less_the_delay() -> None:
     clock = SplitClock()
     assert advance(clock, np.array([10, 5, 20], dtype=np.int64), BoundedDisorder(7)).tolist() == [MIN_TIME, 3, 3]
     assert watermark_of(clock, BoundedDisorder(7)) == 13
+
+
+STRATEGIES: tuple[Watermark, ...] = (MaxSeen(), BoundedDisorder(500), BoundedDisorder(20), Percentile(0.1, 1_000))
+
+
+@pytest.mark.parametrize(("first", "then"), list(itertools.permutations(STRATEGIES, 2)))
+def test_W1_a_watermark_does_not_fall_where_its_strategy_is_modified(first: Watermark, then: Watermark) -> None:
+    """It waits until the new strategy has come as far, by whatever was kept of the first."""
+    draw = np.random.default_rng(7)
+    times = np.arange(0, 5_000, 5, dtype=np.int64) + draw.integers(0, 300, 1_000)
+    clock = SplitClock()
+    advance(clock, times[:500], first)
+    clock = msgspec.json.decode(msgspec.json.encode(clock), type=SplitClock)
+    given = watermark_of(clock, first)
+    assert given <= watermark_of(clock, then)
+    before = advance(clock, times[500:], then)
+    assert given <= int(before.min())
+    assert (np.diff(before) >= 0).all()
+    assert watermark_of(clock, then) > given
 
 
 def test_a_promise_of_order_that_is_broken_is_an_error() -> None:

@@ -91,7 +91,7 @@ class SourceBase(Stage):
 
     one_task: ClassVar[bool] = False
     """Whether its rows have one order, of steps or of commits: then one task takes them."""
-    free: ClassVar[frozenset[str]] = frozenset({"partition_idle_timeout_ms", "max_event_time_jump_ms"})
+    free: ClassVar[frozenset[str]] = frozenset({"watermark", "partition_idle_timeout_ms", "max_event_time_jump_ms"})
     """Fields that may change: positions and event times keep their meaning, and what comes is judged anew from there on."""
     positions_are_times: ClassVar[bool] = False
     """Whether a position is the record's own timestamp, ms, and goes on with the clock where there is no record."""
