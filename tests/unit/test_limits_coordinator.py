@@ -26,7 +26,7 @@ from tidemark.shared.protocol.lineage import Lineage, Verdict, essential
 from tidemark.shared.runtime.coordinator import PlanRefusal
 from tidemark.shared.runtime.settings import DeathSettings, RuntimeSettings, SettingsError
 from tidemark.shared.runtime.storing import carry_out
-from tidemark.shared.runtime.topics import KEPT, Topics
+from tidemark.shared.runtime.topics import KEPT, STAMPED, Topics
 
 
 def test_no_more_processors_are_created_than_may_be() -> None:
@@ -184,7 +184,7 @@ def test_L1_what_is_left_out_of_a_lineage_decides_nothing(  # noqa: N802
 def test_samples_are_kept_as_long_as_is_set() -> None:
     """The samples topic alone has a retention by time."""
     topics = Topics("p", samples_kept_ms=7)
-    assert topics.plain()[topics.samples] == {**KEPT, "retention.ms": "7"}
+    assert topics.plain()[topics.samples] == {**KEPT, **STAMPED, "retention.ms": "7"}
 
 
 # --- relations ------------------------------------------------------------------------------------------------------------
