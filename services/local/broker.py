@@ -181,9 +181,9 @@ class LocalBroker:
 
     async def exited(self) -> int:
         """Wait until the process ends, for any reason; its exit status (negative: the signal)."""
-        if self._process is None:
+        if (process := self._process) is None:
             raise BrokerError("the broker was not started; there is no process to wait for")
-        while (status := self._process.poll()) is None:  # noqa: ASYNC110 - of a process nothing tells but the asking
+        while (status := process.poll()) is None:  # noqa: ASYNC110 - of a process nothing tells but the asking
             await asyncio.sleep(_POLL_S)
         return status
 

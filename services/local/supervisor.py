@@ -6,6 +6,7 @@ A process that ends is started again at its place; all of them end when the supe
 import asyncio
 import json
 import os
+import signal
 import uuid
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
@@ -29,6 +30,7 @@ from tidemark.shared.adapters.kafka_settings import KafkaSettings
 from tidemark.shared.model.ids import Place, WorkerIncarnation
 from tidemark.shared.model.messages import WorkerUnwanted, WorkerWanted
 from tidemark.shared.model.settings import knob
+from tidemark.shared.ports.clock import Clock
 from tidemark.shared.ports.log import Log
 from tidemark.shared.process.allowed import Allowed
 from tidemark.shared.process.settings import read_runtime, read_table
@@ -59,6 +61,10 @@ _OWNERS: Final = 0o700
 """Mode of a folder that nobody else looks into."""
 _LOGS_LOOK_S: Final = 5.0
 """Between two looks at the sizes of log files."""
+_CLOCK_LOOK_MS: Final = 5_000
+"""Between two looks at the wall clock."""
+SET_BACK_MS: Final = 60_000
+"""A broker waits out what the clock is set back by; for more it is started again, which takes some seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,12 +116,18 @@ class SupervisedProcess:
 class LocalCluster:
     """Starts everything, keeps it running, stops it."""
 
-    def __init__(self, settings: LocalSettings, on_restart: Callable[[str, int], None] | None = None) -> None:
+    def __init__(
+        self,
+        settings: LocalSettings,
+        on_restart: Callable[[str, int], None] | None = None,
+        clock: Clock | None = None,
+    ) -> None:
         self._outer = {**os.environ, **settings.environment}
         self.settings = limited(replace(settings, data_dir=settings.data_dir.resolve()), self._outer)
         broker = BrokerSettings(data_dir=self.settings.data_dir / "kafka", port=self.settings.port)
         self._broker_settings = limited_broker(broker, self._outer)
         self._on_restart = on_restart or (lambda _place, _status: None)
+        self._clock = clock or SystemClock()
         self._children: dict[str, SupervisedProcess] = {}
         self._watchers: dict[str, asyncio.Task[None]] = {}
         self._lock = FolderLock(self.settings.data_dir)
@@ -154,6 +166,7 @@ class LocalCluster:
         await self._broker.start(self._start_beside)
         self._watch(BROKER, self._keep_broker(self._broker))
         self._watch("logs", self._bound_logs())
+        self._watch("clock", self._follow_clock())
         if "coordinator" in self.settings.workers:
             log = self._log = self.open_log("supervisor")
             self._watch("wishes", self._follow_wishes(log))
@@ -418,6 +431,20 @@ class LocalCluster:
             _log.warning("supervisor.kill", place=child.place)
             process.kill()
             await process.wait()
+
+    async def _follow_clock(self) -> None:
+        """Start the broker again where the wall clock is set back: it measures by it when to connect again, and would not until then."""
+        stood_ms = self._wall_ahead_ms()
+        while True:
+            await self._clock.sleep_ms(_CLOCK_LOOK_MS)
+            before_ms, stood_ms = stood_ms, self._wall_ahead_ms()
+            if before_ms - stood_ms > SET_BACK_MS and BROKER in self.pids():
+                _log.warning("supervisor.clock_set_back", place=BROKER, seconds=(before_ms - stood_ms) // 1000)
+                self.kill(BROKER, signal.SIGKILL)
+
+    def _wall_ahead_ms(self) -> int:
+        """Of the monotonic clock. It falls where the wall clock is set back, and stays else, or grows in a machine's sleep."""
+        return self._clock.now_ms() - self._clock.monotonic_ms()
 
     async def _bound_logs(self) -> None:
         while True:
