@@ -167,19 +167,25 @@ def mostly_dead(status: ProcessorStatus, tasks: Tasks) -> str:
 
 
 def beyond_clock(status: ProcessorStatus, tasks: Tasks, now_ms: int) -> str:
-    """A sentence where records come late behind an event time that the clock has not reached; "" else. now_ms: UTC."""
+    """A sentence where a split stands at an event time that the clock has not reached, and records come late behind it; "" else.
+
+    Of a schedule none come at all. now_ms: UTC.
+    """
     records = late(tasks.values())
-    if status.state != "RUNNING" or not records:
-        return ""
     ahead = [
-        (split.lastEvent, task, name)
+        (split.watermark if split.keepsTime else split.lastEvent or split.watermark, task, name, split.keepsTime)
         for task, beat in sorted(tasks.items())
         for name, split in _told(beat)
-        if not split.finished and split.lastEvent is not None and is_ahead(split, now_ms)
+        if not split.finished and is_ahead(split, now_ms) and (records or split.keepsTime)
     ]
-    if not ahead:
+    if status.state != "RUNNING" or not ahead:
         return ""
-    time_ms, task, name = max(ahead, key=lambda each: each[0])
+    time_ms, task, name, keeps_time = max(ahead)
+    if keeps_time:
+        return (
+            f"{task} stands at {shown_time(time_ms)}, which the clock has not reached: its schedule gives nothing until then;"
+            " where the clock was wrong, start without state"
+        )
     return (
         f"{records:,} late records: split {name} of {task} has given an event time of {shown_time(time_ms)}, which the clock has not"
         " reached; $source.maxEventTimeJump keeps such a record out"

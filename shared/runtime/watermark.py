@@ -168,15 +168,17 @@ def _why(split: SplitHeld, held: TaskHeld, beat: TaskBeat, now_ms: int) -> str:
     if split.delay:
         words.append(f"held {split.delay} ms behind its last event by the watermark's strategy")
     if is_ahead(split, now_ms):
-        words.append("its last event is of a time that the clock has not reached: what comes before that time is late")
+        becomes = "no instant comes before it" if split.keepsTime else "what comes before it is late"
+        words.append(f"stands at a time that the clock has not reached: {becomes}")
     if split.away:
         words.append("back from idleness, behind the others")
     return "; ".join(words)
 
 
 def is_ahead(split: SplitHeld, now_ms: int) -> bool:
-    """Whether an event time of its records is one that the clock will not reach soon."""
-    return split.lastEvent is not None and split.lastEvent > now_ms + AHEAD_MS
+    """Whether it stands at an event time that the clock will not reach soon; a schedule does where the clock was ahead before."""
+    stands_ms = split.watermark if split.keepsTime else split.lastEvent
+    return stands_ms is not None and now_ms + AHEAD_MS < stands_ms < MAX_TIME - 1
 
 
 def _at_end(split: SplitHeld) -> Iterator[str]:

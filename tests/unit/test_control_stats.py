@@ -262,6 +262,11 @@ def test_a_time_that_the_clock_has_not_reached_is_named_where_records_come_late(
     said = beyond_clock(STATUS, tasks(source, window), NOW_MS)
     assert bool(said) == told
     assert not told or said.startswith(f"3 late records: split rides-0 of {SOURCE}/0 has given an event time of ")
+    schedule = SplitHeld(position=at_ms, watermark=at_ms, status="active", keepsTime=True)
+    source = msgspec.structs.replace(source, details={"split:instants": msgspec.json.encode(schedule).decode()})
+    said = beyond_clock(STATUS, tasks(source), NOW_MS)
+    assert bool(said) == (ahead_ms > AHEAD_MS)
+    assert not said or "its schedule gives nothing until then" in said
     stopped = msgspec.structs.replace(STATUS, state="STOPPED")
     assert beyond_clock(stopped, tasks(source, window), NOW_MS) == ""
 
