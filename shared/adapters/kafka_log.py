@@ -28,6 +28,7 @@ class KafkaGroups:
     def __init__(self, settings: KafkaSettings) -> None:
         self._settings = settings
         self._consumers: dict[str, Any] = {}
+        self._opening = asyncio.Lock()
 
     async def note(self, group: str, offsets: Mapping[TopicPartition, Offset]) -> None:
         """Commit these offsets for the group. LogError."""
@@ -42,6 +43,16 @@ class KafkaGroups:
             raise translated(error, f"group {group}: noting offsets") from error
 
     async def _consumer(self, group: str, offsets: Mapping[TopicPartition, Offset]) -> Any:
+        async with self._opening:  # several tasks of a processor note at once, and its group has one
+            consumer = await self._opened(group)
+        wanted = {theirs(partition) for partition in offsets}
+        if not wanted <= consumer.assignment():
+            wanted |= consumer.assignment()
+            consumer.assign(list(wanted))
+            consumer.pause(*wanted)
+        return consumer
+
+    async def _opened(self, group: str) -> Any:
         consumer = self._consumers.get(group)
         if consumer is None:
             while len(self._consumers) >= self._settings.groups_max:
@@ -56,11 +67,6 @@ class KafkaGroups:
                 await stop_consumer(consumer)
                 raise
             self._consumers[group] = consumer
-        wanted = {theirs(partition) for partition in offsets}
-        if not wanted <= consumer.assignment():
-            wanted |= consumer.assignment()
-            consumer.assign(list(wanted))
-            consumer.pause(*wanted)
         return consumer
 
     async def _drop(self, group: str) -> None:

@@ -181,6 +181,29 @@ async def test_noting_does_not_wait_for_ever(cut_log: KafkaLog, network: Network
     await cut_log.note_offsets("away", {at: Offset(1)})
 
 
+async def test_tasks_that_note_at_once_leave_no_consumer_behind(
+    kafka_broker: str, at: TopicPartition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tasks of a processor share its group; each opened a consumer, and one of them stayed open for the process' life."""
+    open_ = set[AIOKafkaConsumer]()
+    start, stop = AIOKafkaConsumer.start, AIOKafkaConsumer.stop
+
+    async def started(consumer: AIOKafkaConsumer) -> None:
+        open_.add(consumer)
+        await start(consumer)
+
+    async def stopped(consumer: AIOKafkaConsumer) -> None:
+        await stop(consumer)
+        open_.discard(consumer)
+
+    monkeypatch.setattr(AIOKafkaConsumer, "start", started)
+    monkeypatch.setattr(AIOKafkaConsumer, "stop", stopped)
+    log = KafkaLog(KafkaSettings(bootstrap=kafka_broker))
+    await asyncio.gather(*(log.note_offsets("both", {at: Offset(n)}) for n in range(3)))
+    await log.close()
+    assert open_ == set()
+
+
 async def test_a_reader_that_follows_asks_seldom_and_has_at_once_what_comes(
     kafka_broker: str, at: TopicPartition, monkeypatch: pytest.MonkeyPatch
 ) -> None:
