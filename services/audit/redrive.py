@@ -31,7 +31,7 @@ from tidemark.shared.language.documents import KafkaDlq, Processor, parse
 from tidemark.shared.language.stages import KafkaSource
 from tidemark.shared.language.values import parse_json, render_json
 from tidemark.shared.model.formats import REDRIVEN, JsonCodec
-from tidemark.shared.model.ids import JobId, ProcessorName, SplitId, VertexId
+from tidemark.shared.model.ids import NO_EPOCH, Epoch, JobId, ProcessorName, SplitId, VertexId
 from tidemark.shared.model.processors import ProcessorRow
 from tidemark.shared.model.splits import Status
 from tidemark.shared.model.values import Document
@@ -77,7 +77,8 @@ class Letters:
 async def redrive(name: ProcessorName, installed: AuditedInstallation, topic: str | None = None) -> Redriven:
     """Correct the windows of a processor for the late records that were not redriven yet. CannotRedrive; AuditFailed."""
     row = await installed.row_of(name)
-    processor = parse(decode_plan(row.plan).document)
+    plan = decode_plan(row.plan)
+    processor = parse(plan.document)
     part, path = windowed(processor)
     queue = processor.options.dlq
     if not isinstance(queue, KafkaDlq):
@@ -97,7 +98,7 @@ async def redrive(name: ProcessorName, installed: AuditedInstallation, topic: st
         records = await _records(row, processor, installed)
         stands = {split: (stand.next, stand.status) for split, stand in records.stands.items()}
         more = bool(letters.new or (letters.before and last is not None and last.stands != stands))
-        found = _found(part, path, records, letters, last) if more else []
+        found = _found(part, path, records, letters, last, plan.since) if more else []
         done = Redriven(row.job, letters.until, len(letters.new), len(found), topic, stands=stands, origin=origin)
         if not more:
             return done
@@ -113,8 +114,13 @@ async def redrive(name: ProcessorName, installed: AuditedInstallation, topic: st
         await writer.close()
 
 
-def _found(part: Processor, path: str, records: ReadRecords, letters: Letters, last: Redriven | None) -> list[Document]:
-    """The corrections by the new letters, and those of output since the last redrive by the earlier letters."""
+def _found(
+    part: Processor, path: str, records: ReadRecords, letters: Letters, last: Redriven | None, since: Epoch
+) -> list[Document]:
+    """The corrections by the new letters, and those of output since the last redrive by the earlier letters.
+
+    since: the checkpoint at which the document was changed last, from which on the source judges as it does now.
+    """
     ordinals = partitions_of(records)
     redriven = late_places(letters.before, path, ordinals)
     after = redriven | late_places(letters.new, path, ordinals)
@@ -124,9 +130,12 @@ def _found(part: Processor, path: str, records: ReadRecords, letters: Letters, l
     unknown = after - redriven - late
     if unknown:
         ordinal, position = min(unknown)
+        why = "it came back from idleness, behind the others"
+        if since > NO_EPOCH:
+            why += f", or the document was changed at checkpoint {since}, and by its source as it is now none of this was late"
         message = (
             f"a dead letter names the record at offset {position} of split {ordinal} as late, which it is not by its own "
-            "split: it came back from idleness, behind the others; such letters cannot be redriven"
+            f"split: {why}; such letters cannot be redriven"
         )
         raise CannotRedrive(message)
     new, _ = windows_of(part, path, records, after)

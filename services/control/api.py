@@ -470,10 +470,11 @@ class Api:
     def _shown(self, status: ProcessorStatus) -> dict[str, Any]:
         tasks = self.model.tasks(status)
         watermarks = [b.output_watermark_ms for t, b in tasks.items() if status.services.get(t.vertex) == "source"]
+        doubts = (beyond_clock(status, tasks, self.clock.now_ms()), mostly_dead(status, tasks))
         return {
             "name": status.name,
             "state": status.state,
-            "reason": status.reason or beyond_clock(status, tasks, self.clock.now_ms()) or mostly_dead(status, tasks),
+            "reason": status.reason or "; ".join(said for said in doubts if said),
             "job": status.job,
             "generation": status.generation,
             "planVersion": status.plan_version,

@@ -28,6 +28,8 @@ COSTLY = 5
 """How many of the operators that took most time are named."""
 SCALE_MAX = 1024**3
 """The range of a query's `scale`."""
+_KEEPS_TIME = '"keepsTime":true'
+"""In what a task tells of a schedule; of other splits most are not decoded at each request."""
 Tasks = Mapping[TaskId, TaskBeat]
 _SIZES = {"inputMessageSize", "outputMessageSize", "dlqMessageSize", "stateSize", "maxMemoryUsage"}
 _COUNTS = (
@@ -172,13 +174,16 @@ def beyond_clock(status: ProcessorStatus, tasks: Tasks, now_ms: int) -> str:
     Of a schedule none come at all. now_ms: UTC.
     """
     records = late(tasks.values())
+    if status.state != "RUNNING":
+        return ""
     ahead = [
         (split.watermark if split.keepsTime else split.lastEvent or split.watermark, task, name, split.keepsTime)
         for task, beat in sorted(tasks.items())
+        if records or any(_KEEPS_TIME in text for text in beat.details.values())
         for name, split in _told(beat)
-        if not split.finished and is_ahead(split, now_ms) and (records or split.keepsTime)
+        if not split.finished and is_ahead(split, now_ms) and (split.keepsTime or (records and split.late))
     ]
-    if status.state != "RUNNING" or not ahead:
+    if not ahead:
         return ""
     time_ms, task, name, keeps_time = max(ahead)
     if keeps_time:

@@ -90,7 +90,8 @@ _GRANT: Final = "give this user what docs/kafka.md names"
 _REMEDIES: Final[dict[type[BaseException], str]] = {
     errors.InvalidTimestampError: (
         "the clock of this machine and the broker's are further apart than the topic allows (message.timestamp.after.max.ms, an hour by"
-        " default, or message.timestamp.before.max.ms): set the one that is wrong; then this goes on by itself"
+        " default, or message.timestamp.before.max.ms), or the record's own time is: set the clock that is wrong, or the topic's bounds;"
+        " then this goes on by itself"
     ),
     errors.InvalidTransactionTimeout: (
         "the cluster's transaction.max.timeout.ms is below transaction_timeout_ms of the connection: lower that (with request_timeout_ms,"

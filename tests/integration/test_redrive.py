@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from tests.harness.audited import READINGS, Saved, Story, finished_run, run
 from tests.harness.installation import NAME
@@ -31,6 +32,7 @@ from tidemark.shared.adapters.virtual import run_virtual
 from tidemark.shared.language.documents import parse
 from tidemark.shared.model.ids import Offset, SplitId, VertexId
 from tidemark.shared.ports.log import LogError, NewRecord, TopicPartition
+from tidemark.shared.protocol.coordinator.record import decode_plan, encode_plan
 
 SOURCE = VertexId("source-1")
 DOCUMENT = Path(__file__).parents[2] / "deploy" / "pipelines" / "departures" / "pipeline.yaml"
@@ -133,6 +135,28 @@ def test_a_redrive_that_breaks_off_leaves_nothing_behind(saved: Saved) -> None:
             await torn.commit()
         committed = [c for c in corrected(told) if "torn" not in c]
         assert len(committed) == done.corrections > 0
+
+    run(saved, then)
+
+
+def test_letters_from_before_a_change_of_the_source_name_the_change(saved: Saved) -> None:
+    """By a source that waits longer now none of them was late: which ones were cannot be told any more."""
+
+    async def then(told: Story) -> None:
+        row = told.store.rows[NAME]
+        plan = decode_plan(row.plan)
+        document = json.loads(plan.document)
+        document["pipeline"][0]["$source"]["watermark"] = {
+            "strategy": "boundedDisorder",
+            "maxDelay": {"size": 1, "unit": "hour"},
+        }
+        changed = structs.replace(plan, document=json.dumps(document), since=row.last)
+        told.store.rows[NAME] = structs.replace(row, plan=encode_plan(changed))
+        with pytest.raises(
+            CannotRedrive, match=f"or the document was changed at checkpoint {row.last}, and by its source"
+        ):
+            await ask(told)
+        assert corrected(told) == []
 
     run(saved, then)
 

@@ -254,7 +254,9 @@ def test_a_time_that_the_clock_has_not_reached_is_named_where_records_come_late(
 ) -> None:
     """One record of a wrong time makes all that follow late: state and lag alone look as well as ever."""
     at_ms = NOW_MS + ahead_ms
-    split = msgspec.json.encode(SplitHeld(position=9, watermark=at_ms, status="active", lastEvent=at_ms)).decode()
+    split = msgspec.json.encode(
+        SplitHeld(position=9, watermark=at_ms, status="active", lastEvent=at_ms, late=late)
+    ).decode()
     source = msgspec.structs.replace(beat(SOURCE, at_ms, inRows=10), details={"split:rides-0": split})
     window = beat("window-1", NOW_MS, late=late)
     stats = stats_of(STATUS, tasks(source, window), NOW_MS, verbose=False)

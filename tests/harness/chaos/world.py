@@ -20,6 +20,7 @@ from tidemark.services.local.broker_settings import LOOPBACK
 from tidemark.services.local.folders import BROKER_VARIABLE
 from tidemark.services.local.supervisor import BROKER, LocalCluster, LocalSettings, SupervisedProcess
 from tidemark.shared.adapters.clock import SystemClock
+from tidemark.shared.ports.clock import Clock
 from tidemark.shared.runtime.client import Client
 from tidemark.shared.runtime.topics import Topics
 
@@ -30,8 +31,8 @@ _LOOK_S = 0.1
 class ChaosCluster(LocalCluster):
     """A local installation whose processes reach the broker by lanes, and die at phases that are named while they run."""
 
-    def __init__(self, settings: LocalSettings, lanes: Lanes) -> None:
-        super().__init__(settings)
+    def __init__(self, settings: LocalSettings, lanes: Lanes, clock: Clock | None = None) -> None:
+        super().__init__(settings, clock=clock)
         self._lanes = lanes
         self._broker_settings = replace(
             self._broker_settings, controller_port=lanes.controller, overrides=lanes.properties()

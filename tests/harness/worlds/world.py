@@ -30,12 +30,23 @@ _DRIFT = 0.1
 """A clock that drifts gains a tenth."""
 
 
+class BrokersClock(SystemClock):
+    """The supervisor stands on the broker's machine."""
+
+    def __init__(self, clocks: Clocks) -> None:
+        self._clocks = clocks
+
+    def now_ms(self) -> int:
+        """See `Clock`."""
+        return super().now_ms() + int(1_000 * self._clocks.ahead_s(BROKER))
+
+
 class WorldCluster(ChaosCluster):
     """Each process has its clock."""
 
     def __init__(self, settings: LocalSettings, lanes: Lanes, clocks: Clocks) -> None:
         self.clocks = clocks
-        super().__init__(settings, lanes)
+        super().__init__(settings, lanes, BrokersClock(clocks))
 
     def _environment(self, child: SupervisedProcess) -> dict[str, str]:
         return {**super()._environment(child), **self.clocks.variables(child.place)}
