@@ -494,7 +494,10 @@ class PutConnection(_OfRequest, frozen=True, tag=True):
     value: str | None
     """JSON, as in a document's `connections`; None: it goes."""
     replaces: str = ""
-    """`connection_digest` of the one that the change was made from, or NONE: refused where another is there. Empty: whatever is there."""
+    """`connection_digest` of the one that the change was made from, or NO_CONNECTION; empty: whatever is there.
+
+    Refused where another is there, neither this one nor what the change makes: it may be asked again.
+    """
 
 
 Request = (

@@ -34,20 +34,10 @@ async def carry_out(store: CommitStore, command: Write, outside: Outside, connec
                 return ev.StoreRefused(clock.monotonic_ms(), op, reason)
         if isinstance(command, do.StoreConnection) and command.replaces:
             found = (await store.connections()).get(command.name)
-            there = NO_CONNECTION if found is None else connection_digest(shown_connection(msgspec.json.decode(found)))
-            if there != command.replaces:
-                what = (
-                    "is there no more"
-                    if found is None
-                    else "was made"
-                    if command.replaces == NO_CONNECTION
-                    else "is another one now"
-                )
-                return ev.StoreRefused(
-                    clock.monotonic_ms(),
-                    op,
-                    f"connection {command.name} {what}: somebody else changed it; look at it again",
-                )
+            # What it would write is there where its own answer was lost, and it is asked again.
+            if found != command.value and (changed := _changed(found, command.replaces)):
+                reason = f"connection {command.name} {changed}: somebody else changed it; look at it again"
+                return ev.StoreRefused(clock.monotonic_ms(), op, reason)
         await _write(store, command, outside)
     except Stale as error:
         _log.warning("store.stale", command=type(command).__name__, reason=str(error))
@@ -59,6 +49,16 @@ async def carry_out(store: CommitStore, command: Write, outside: Outside, connec
         _log.warning("store.away", command=type(command).__name__, reason=str(error))
         return ev.StoreAway(clock.monotonic_ms(), op)
     return ev.StoreDone(clock.monotonic_ms(), op)
+
+
+def _changed(found: str | None, replaces: str) -> str:
+    """What became of the connection that a change was made from; "" where it is there."""
+    there = NO_CONNECTION if found is None else connection_digest(shown_connection(msgspec.json.decode(found)))
+    if there == replaces:
+        return ""
+    if found is None:
+        return "is there no more"
+    return "was made" if replaces == NO_CONNECTION else "is another one now"
 
 
 async def _write(store: CommitStore, command: Write, outside: Outside) -> None:

@@ -3,6 +3,7 @@
 import json
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,9 +14,18 @@ from tidemark.services.coordinator.planning import plan_for_coordinator, with_co
 from tidemark.services.coordinator.service import coordinator_settings
 from tidemark.shared.adapters.memory_commit_store import MemoryCommitStore
 from tidemark.shared.adapters.virtual import VirtualWorld, run_virtual
+from tidemark.shared.language.redaction import connection_digest, shown_connection
 from tidemark.shared.model.checkpoint import LineageEntry
 from tidemark.shared.model.ids import Epoch, Generation, LeaderToken, Place, ProcessorName, WorkerIncarnation
-from tidemark.shared.model.messages import Assign, CreateProcessor, Deregister, Heartbeat, PutConnection, Register
+from tidemark.shared.model.messages import (
+    NO_CONNECTION,
+    Assign,
+    CreateProcessor,
+    Deregister,
+    Heartbeat,
+    PutConnection,
+    Register,
+)
 from tidemark.shared.process.settings import ProcessSettings, ProcessSettingsError
 from tidemark.shared.protocol.coordinator import events as ev
 from tidemark.shared.protocol.coordinator.commands import Answer, OpId, StoreConnection
@@ -70,6 +80,44 @@ def test_a_full_registry_of_connections_says_so_to_who_asks() -> None:
         }
         assert await store.connections() == {"b": "{}"}
         assert machine.handle(ev.StoreRefused(0, OpId(99), "another's")) == []
+
+    run_virtual(main)
+
+
+@pytest.mark.parametrize("lost", ["the answer to who asks", "the store's answer"])
+@pytest.mark.parametrize("before", [None, '{"type":"kafka"}'])
+@pytest.mark.parametrize("value", [None, '{"type":"sql"}'])
+def test_a_change_of_a_connection_that_is_asked_again_is_no_one_elses(
+    before: str | None, value: str | None, lost: str
+) -> None:
+    """It is answered as done; what another makes of the same connection is refused, and what was deleted by another is not written."""
+
+    async def main(world: VirtualWorld) -> None:
+        machine, store = _leading(CoordinatorSettings()), MemoryCommitStore()
+        outside: Any = type("Outside", (), {"clock": world.clock})
+        leader = LeaderToken(1)
+        assert await store.lead("c", 1_000, 0) == leader
+        name = ProcessorName("a")
+        if before is not None:
+            await store.put_connection(leader, name, before)
+        replaces = NO_CONNECTION if before is None else connection_digest(shown_connection(msgspec.json.decode(before)))
+
+        async def asked(request: str, value: str | None) -> list[str]:
+            out = machine.handle(ev.RequestReceived(0, PutConnection(request, name, value, replaces)))
+            (write,) = [c for c in out if isinstance(c, StoreConnection)]
+            event = await carry_out(store, write, outside, 9)
+            if lost == "the store's answer" and request == "mine":
+                machine.handle(ev.StoreAmbiguous(0, write.op))
+                out = machine.handle(ev.LeadershipTaken(0, leader, ()))
+                (write,) = [c for c in out if isinstance(c, StoreConnection)]
+                event = await carry_out(store, write, outside, 9)
+            return [c.error for c in machine.handle(event) if isinstance(c, Answer)]
+
+        assert await asked("mine", value) == [""]
+        assert await asked("mine again", value) == [""]
+        refused = await asked("another's", '{"type":"file"}')
+        assert (refused == [""]) == (before == value is None)
+        assert (await store.connections()).get(name) == (value if refused != [""] else '{"type":"file"}')
 
     run_virtual(main)
 

@@ -27,7 +27,7 @@ from tidemark.services.control.settings import ControlSettings
 from tidemark.shared.adapters.clock import SystemClock
 from tidemark.shared.adapters.executor import AsyncExecutor
 from tidemark.shared.adapters.memory_log import MemoryLog
-from tidemark.shared.language.redaction import connection_digest
+from tidemark.shared.language.redaction import connection_digest, shown_connection
 from tidemark.shared.model.ids import ProcessorName
 from tidemark.shared.model.messages import NO_CONNECTION
 
@@ -196,7 +196,8 @@ class Meeting:
         sent = Sent("admin", method, f"/v1/connections/{name}", body if method == "PUT" else None, headers)
         self.way.append(f"{method} {name}")
         status, text = await self.judge(sent, None)
-        if (status < CHANGES[0]) != (replaces in ("", right)):
+        done = known == (shown_connection(body) if method == "PUT" else None)  # by another, or by what is asked again
+        if (status < CHANGES[0]) != (done or replaces in ("", right)):
             self.note(f"{method} {name} made from {replaces!r} where {right!r} is there: {status} {text}")
 
     async def again(self) -> None:
