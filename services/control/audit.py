@@ -12,6 +12,7 @@ from typing import Any, Final
 import structlog
 from aiohttp import web
 
+from tidemark.services.control.routes import REQUEST_HEADER
 from tidemark.services.control.stats import shown_time
 from tidemark.shared.ports.clock import Clock
 from tidemark.shared.process.web import BAD_REQUEST, USER, Next, Problem
@@ -40,8 +41,8 @@ class Audit:
 
     def note(self, user: str, role: str, what: str, processor: str, **facts: object) -> None:
         """Write down what a user did."""
-        user, what, processor = user[:TEXT_MAX], what[:TEXT_MAX], processor[:TEXT_MAX]
-        facts = {key: value[:TEXT_MAX] if isinstance(value, str) else value for key, value in facts.items()}
+        user, role, what, processor = map(_text, (user, role, what, processor))
+        facts = {key: _text(value) if isinstance(value, str) else value for key, value in facts.items()}
         deed = {
             "time": shown_time(self.clock.now_ms()),
             "user": user,
@@ -76,7 +77,7 @@ class Audit:
                 silent = request.path in reads and status < BAD_REQUEST
                 name, role = ("", "") if user is None else (user.name, user.role)
                 asked = request.get(NAMED) or request.match_info.get("name", "")
-                key = request.headers.get("Idempotency-Key", "").encode(errors="backslashreplace").decode()
+                key = request.headers.get(REQUEST_HEADER, "")
                 if not silent:
                     self.note(
                         name, role, f"{request.method} {request.path}", asked, status=status,
@@ -85,3 +86,8 @@ class Audit:
             return answer
 
         return noted
+
+
+def _text(given: str) -> str:
+    """Its beginning; bytes that were no text are shown as such: neither the log's line nor the event could hold them."""
+    return given[:TEXT_MAX].encode(errors="backslashreplace").decode()

@@ -160,10 +160,7 @@ class Commands:
         The user may do it; documents name the connections that the user sees.
         """
         request = command.request or self.client.unique()
-        most = self.settings.request_characters_max
-        if len(request) > most or not request.isprintable():
-            finding = f"{len(request)} characters" if len(request) > most else ascii(request)
-            raise Problem(BAD_REQUEST, "request", f"an id of at most {most} characters that can be printed", finding)
+        check_id(request, "request", self.settings.request_characters_max)
         if not NAME.fullmatch(command.name):
             raise Problem(
                 BAD_REQUEST,
@@ -258,6 +255,13 @@ class Commands:
         if isinstance(error, RequestTimeout):
             return Problem(NO_ANSWER, "coordinator", "an answer", str(error), "ask again with the same request id")
         return broker_away(str(error))
+
+
+def check_id(given: str, place: str, most: int) -> None:
+    """Problem if the id is longer than so many characters, or has some that cannot be printed: bytes that are no text among them."""
+    if len(given) > most or not given.isprintable():
+        finding = f"{len(given)} characters" if len(given) > most else ascii(given)
+        raise Problem(BAD_REQUEST, place, f"an id of at most {most} characters that can be printed", finding)
 
 
 def check_connection(name: str, value: Mapping[str, object]) -> None:

@@ -213,6 +213,8 @@ JOB_HEADER: Final = "Tidemark-Job"
 """Of a change of a processor: the job that who asks has seen."""
 REPLACES_HEADER: Final = "Tidemark-Replaces"
 """Of a change of a connection: the digest of the one that it was made from."""
+ID_HEADERS: Final = (REQUEST_HEADER, JOB_HEADER, REPLACES_HEADER)
+"""Those that go into messages."""
 LOGIN: Final = "/console/login"
 BEGIN: Final = f"{LOGIN}/begin"
 DONE: Final = f"{LOGIN}/done"

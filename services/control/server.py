@@ -7,9 +7,19 @@ import msgspec
 from aiohttp import web
 
 from tidemark.services.control.api import BEHIND, STALE_HEADER, Api
+from tidemark.services.control.commands import check_id
 from tidemark.services.control.console import Console, is_page, refusal
 from tidemark.services.control.login import Login
-from tidemark.services.control.routes import CONSOLE_HEADER, EVENTS, FOLDERS, LOGIN_ROUTES, ROUTES, Handler, Route
+from tidemark.services.control.routes import (
+    CONSOLE_HEADER,
+    EVENTS,
+    FOLDERS,
+    ID_HEADERS,
+    LOGIN_ROUTES,
+    ROUTES,
+    Handler,
+    Route,
+)
 from tidemark.shared.process.users import User, Users
 from tidemark.shared.process.web import (
     BAD_REQUEST,
@@ -103,6 +113,8 @@ def _without_slash(request: web.Request) -> str | None:
 
 def _served(route: Route, handler: Handler, api: Api) -> Next:
     async def served(request: web.Request) -> web.StreamResponse:
+        for name in ID_HEADERS:
+            check_id(request.headers.get(name, ""), f"header {name}", api.settings.request_characters_max)
         body = await _body(request, route.body, api) if route.body is not None else None
         behind = request[BEHIND] = await api.model.up_to_now() if route.tells else ""
         found = await handler(request, body)

@@ -4,13 +4,19 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from structlog.testing import CapturingLogger
 
 from tidemark.services.control.audit import Audit
+from tidemark.services.control.events import Events
+from tidemark.services.control.settings import ControlSettings
 from tidemark.shared.adapters.clock import SystemClock
+from tidemark.shared.adapters.memory_broker import MemoryBroker
+from tidemark.shared.adapters.memory_log import MemoryLog
 from tidemark.shared.process.settings import ProcessSettingsError
 from tidemark.shared.process.users import Users
+from tidemark.shared.runtime.topics import Topics
 
 
 def test_a_deed_is_a_line_of_the_log_and_an_event(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -45,6 +51,19 @@ def test_a_deed_is_small_whatever_was_asked_for() -> None:
     audit.note("ada", "viewer", f"POST /{long}", long, status=404, finding=long, request=long)
     for deed in (*audit.deeds, *told):
         assert sum(len(str(value)) for value in deed.values()) < 10_000
+
+
+def test_a_deed_whose_texts_are_no_text_is_noted() -> None:
+    """Bytes of a header or a path that are no UTF-8 are shown escaped: an event is UTF-8, and a deed without one would be lost."""
+    events = Events(MemoryLog(MemoryBroker(SystemClock())), Topics(), SystemClock(), ControlSettings())
+    audit, odd = Audit(SystemClock(), events.tell), "a\udcffb"
+    audit.note(odd, odd, odd, odd, status=500, finding=odd, address=odd, request=odd)
+    [(key, event)] = events._waiting
+    assert key == "a\\udcffb"
+    told = msgspec.json.decode(event)
+    texts = {name: told[name] for name in ("user", "role", "what", "processor", "finding", "address", "request")}
+    assert set(texts.values()) == {key}
+    assert texts.items() <= audit.deeds[0].items()
 
 
 def test_rights_are_read_as_they_are_shown(tmp_path: Path) -> None:
