@@ -12,27 +12,32 @@ class LeaseWatch:
     """Another's lease, as one candidate has seen it.
 
     A lease ends at a time of its holder's clock. Where that is ahead of the candidate's, the lease of a holder that is gone would
-    last for as long as the clocks differ: so one that nobody has renewed for its length, by the candidate's clock alone, is over, too.
-    Where it is behind, or the candidate's clock is set, the lease of a holder that lives would be over: so its end counts only until the
-    candidate has seen it renewed.
+    last for as long as the clocks differ: so one that nobody has renewed for its length, by the candidate's monotonic clock alone, is
+    over, too. Where it is behind, or the candidate's clock is set, the lease of a holder that lives would be over: so its end counts
+    only until the candidate has seen it renewed.
+
+    One look counts for half a lease at most, however long ago the one before was: where the candidate, or the store, stood still, a
+    holder that stood still with it has time to renew. Two looks that far apart are enough.
     """
 
     token: int = 0
     expires_ms: int = 0
-    since_ms: int = 0
+    unrenewed_ms: float = 0
+    """For how long nobody has renewed it, as far as looks count."""
     looked_ms: int | None = None
     lives: bool = False
     """The candidate has seen a renewal, or a new leader."""
 
-    def over(self, token: LeaderToken, expires_ms: int, lease_ms: int, now_ms: int) -> bool:
-        """Whether it may be taken now. lease_ms: of all coordinators; now_ms: the candidate's clock."""
+    def over(self, token: LeaderToken, expires_ms: int, lease_ms: int, now_ms: int, looked_ms: int) -> bool:
+        """Whether it may be taken now. lease_ms: of all coordinators; now_ms, looked_ms: the candidate's wall clock and monotonic clock."""
         changed = (token, expires_ms) != (self.token, self.expires_ms)
-        looked_ms, self.looked_ms = self.looked_ms, now_ms
-        self.lives = self.lives or (changed and looked_ms is not None)
-        # A clock that was set, or a candidate that stood still, says nothing of how long nobody has renewed it.
-        if changed or not 0 <= now_ms - (looked_ms or now_ms) <= lease_ms:
-            self.token, self.expires_ms, self.since_ms = token, expires_ms, now_ms
-        return now_ms - self.since_ms >= lease_ms or (expires_ms <= now_ms and not self.lives)
+        before_ms, self.looked_ms = self.looked_ms, looked_ms
+        self.lives = self.lives or (changed and before_ms is not None)
+        if changed:
+            self.token, self.expires_ms, self.unrenewed_ms = token, expires_ms, 0
+        elif before_ms is not None:
+            self.unrenewed_ms += min(looked_ms - before_ms, lease_ms / 2)
+        return self.unrenewed_ms >= lease_ms or (expires_ms <= now_ms and not self.lives)
 
 
 def check_update(expected: Expected, row: ProcessorRow) -> None:

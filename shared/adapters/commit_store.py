@@ -147,7 +147,13 @@ class SqlCommitStore:
     # --- leadership
 
     async def lead(
-        self, holder: str, lease_ms: int, now_ms: int, told: int = 0, led: LeaderToken = NO_LEADER
+        self,
+        holder: str,
+        lease_ms: int,
+        now_ms: int,
+        told: int = 0,
+        led: LeaderToken = NO_LEADER,
+        looked_ms: int | None = None,
     ) -> LeaderToken | None:
         """Take leadership if the lease is free, over or ours by name; writes the token into every processor's row."""
 
@@ -157,7 +163,10 @@ class SqlCommitStore:
                 raise self._older(found.changes, told)
             if found.token < led:
                 raise StoreLost(f"store {self._engine.url!r}: {names_earlier(LeaderToken(found.token), led)}")
-            over = self._lease.over(LeaderToken(found.token), found.expires_ms, lease_ms, now_ms)
+            leads = LeaderToken(found.token)
+            over = self._lease.over(
+                leads, found.expires_ms, lease_ms, now_ms, now_ms if looked_ms is None else looked_ms
+            )
             if found.holder not in ("", holder) and not over:
                 return None
             token = LeaderToken(found.token + 1)

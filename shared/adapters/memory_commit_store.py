@@ -64,7 +64,13 @@ class MemoryCommitStore:
     # --- leadership
 
     async def lead(
-        self, holder: str, lease_ms: int, now_ms: int, told: int = 0, led: LeaderToken = NO_LEADER
+        self,
+        holder: str,
+        lease_ms: int,
+        now_ms: int,
+        told: int = 0,
+        led: LeaderToken = NO_LEADER,
+        looked_ms: int | None = None,
     ) -> LeaderToken | None:
         """Take leadership if the lease is free, over or ours by name; every row gets the new token."""
 
@@ -74,7 +80,8 @@ class MemoryCommitStore:
                 raise StoreLost(counts_fewer(state.changes, told))
             if state.token < led:
                 raise StoreLost(names_earlier(state.token, led))
-            over = self._lease.over(state.token, state.expires_ms, lease_ms, now_ms)
+            at_ms = now_ms if looked_ms is None else looked_ms
+            over = self._lease.over(state.token, state.expires_ms, lease_ms, now_ms, at_ms)
             if state.holder not in ("", holder) and not over:
                 return None
             state.holder, state.expires_ms = holder, now_ms + lease_ms

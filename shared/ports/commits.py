@@ -80,14 +80,21 @@ class CommitStore(Protocol):
         ...
 
     async def lead(
-        self, holder: str, lease_ms: int, now_ms: int, told: int = 0, led: LeaderToken = NO_LEADER
+        self,
+        holder: str,
+        lease_ms: int,
+        now_ms: int,
+        told: int = 0,
+        led: LeaderToken = NO_LEADER,
+        looked_ms: int | None = None,
     ) -> LeaderToken | None:
         """Take leadership if the lease is free, over or ours by name; writes the new token into every processor's row; None if held.
 
         told, led: the most changes that any leader has told of, and the last leader that has. StoreLost, and nothing is changed,
         where the store counts fewer, or has named none of that number; so in every later call that writes, where it counts fewer
         than `changes`.
-        Over: because for `lease_ms` nobody has renewed it; or by the candidate's clock, until it has seen it renewed.
+        Over: because for `lease_ms` nobody has renewed it, by `looked_ms`; or by `now_ms`, until the candidate has seen it renewed.
+        looked_ms: the candidate's monotonic clock; None: `now_ms`, where nobody sets that.
         """
         ...
 

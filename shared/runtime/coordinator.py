@@ -349,7 +349,8 @@ class CoordinatorDriver:
             elif held == self._lease:
                 self._lose_lease("the store says so")
             return
-        token = await self._store.lead(self._holder, self._lease_ms, now_ms, await self._told.most(), self._told.leader)
+        most = await self._told.most()
+        token = await self._store.lead(self._holder, self._lease_ms, now_ms, most, self._told.leader, self._now())
         if token is None:
             return
         self._lease, self._renewed_ms = token, asked_ms

@@ -55,6 +55,7 @@ async def test_C8_leadership_has_one_holder_and_growing_tokens(another: Opener) 
     assert await two.lead("b", LEASE_MS, NOW_MS + LEASE_MS + 1) is None, "the lease was renewed"
     second = await lead(one, "a", NOW_MS + 6_000)
     assert await two.lead("b", LEASE_MS, NOW_MS + 6_000 + LEASE_MS) is None, "it has just seen a new leader"
+    assert await two.lead("b", LEASE_MS, NOW_MS + 6_000 + 3 * LEASE_MS // 2) is None
     third = await lead(two, "b", NOW_MS + 6_000 + 2 * LEASE_MS)
     assert first < second < third
     assert not await one.renew(second, LEASE_MS, NOW_MS + 6_000 + LEASE_MS)
@@ -79,10 +80,30 @@ async def test_C8_a_lease_of_a_clock_that_is_ahead_does_not_outlive_its_holder(a
     token = await lead(one, "a", NOW_MS + hours_ms)
     for passed_ms in range(0, 3 * LEASE_MS, LEASE_MS // 2):
         assert await one.renew(token, LEASE_MS, NOW_MS + hours_ms + passed_ms)
-        assert await two.lead("b", LEASE_MS, NOW_MS + passed_ms) is None
-    assert await two.lead("b", LEASE_MS, NOW_MS + 5_000) is None, "its own clock was set back"
-    assert await two.lead("b", LEASE_MS, NOW_MS + 4_999 + LEASE_MS) is None
-    assert await lead(two, "b", NOW_MS + 5_000 + LEASE_MS) > token
+        assert await two.lead("b", LEASE_MS, NOW_MS + passed_ms, looked_ms=passed_ms) is None
+    for wall_ms, later_ms in ((NOW_MS, LEASE_MS // 2), (NOW_MS - hours_ms, LEASE_MS - 1), (NOW_MS, LEASE_MS - 1)):
+        at_ms = passed_ms + later_ms
+        assert await two.lead("b", LEASE_MS, wall_ms, looked_ms=at_ms) is None, "its own clock is set to and fro"
+    taken = await two.lead("b", LEASE_MS, NOW_MS - hours_ms, looked_ms=passed_ms + LEASE_MS)
+    assert taken is not None
+    assert taken > token
+
+
+@pytest.mark.parametrize(
+    "every_ms", [LEASE_MS // 4, LEASE_MS // 2, LEASE_MS // 2 + 1, LEASE_MS, LEASE_MS + 1_000, 50 * LEASE_MS]
+)
+async def test_C8_a_candidate_that_looks_seldom_takes_a_dead_leaders_lease(another: Opener, every_ms: int) -> None:
+    """Two looks behind the last renewal that it has seen, or a lease; one look is not enough, however late: the leader stood still, too."""
+    one, two = await another(), await another()
+    ahead_ms, looks = NOW_MS + 100 * LEASE_MS, max(2, -(-LEASE_MS // every_ms))
+    token = await lead(one, "a", ahead_ms)
+    for moment in range(3):
+        assert await two.lead("b", LEASE_MS, NOW_MS, looked_ms=NOW_MS + 3 * moment * every_ms) is None
+        assert await two.lead("b", LEASE_MS, NOW_MS, looked_ms=NOW_MS + (3 * moment + 1) * every_ms) is None
+        assert await one.renew(token, LEASE_MS, ahead_ms + (moment + 1) * every_ms)
+    got = [await two.lead("b", LEASE_MS, NOW_MS, looked_ms=NOW_MS + (9 + n) * every_ms) for n in range(looks + 1)]
+    assert got[-1] == token + 1
+    assert set(got[:-1]) == {None}
 
 
 @pytest.mark.parametrize("ahead_ms", [LEASE_MS + 1, 3_600_000, 12 * 366 * 86_400_000])

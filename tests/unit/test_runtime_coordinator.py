@@ -51,9 +51,15 @@ class NotedStore(MemoryCommitStore):
         self._taken = taken
 
     async def lead(
-        self, holder: str, lease_ms: int, now_ms: int, told: int = 0, led: LeaderToken = NO_LEADER
+        self,
+        holder: str,
+        lease_ms: int,
+        now_ms: int,
+        told: int = 0,
+        led: LeaderToken = NO_LEADER,
+        looked_ms: int | None = None,
     ) -> LeaderToken | None:
-        token = await super().lead(holder, lease_ms, now_ms, told, led)
+        token = await super().lead(holder, lease_ms, now_ms, told, led, looked_ms)
         if token is not None:
             self._taken.append((holder, now_ms))
         return token
@@ -492,10 +498,16 @@ class LateStore(NotedStore):
             raise StoreUnavailable("not there")
 
     async def lead(
-        self, holder: str, lease_ms: int, now_ms: int, told: int = 0, led: LeaderToken = NO_LEADER
+        self,
+        holder: str,
+        lease_ms: int,
+        now_ms: int,
+        told: int = 0,
+        led: LeaderToken = NO_LEADER,
+        looked_ms: int | None = None,
     ) -> LeaderToken | None:
         assert LateStore.opened == 3, "nobody asks a store that is not open"
-        return await super().lead(holder, lease_ms, now_ms, told, led)
+        return await super().lead(holder, lease_ms, now_ms, told, led, looked_ms)
 
 
 def test_a_store_that_is_not_there_at_first_is_waited_for() -> None:

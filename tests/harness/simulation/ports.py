@@ -217,10 +217,16 @@ class SimStore(MemoryCommitStore):
         self._watcher = watcher
 
     async def lead(
-        self, holder: str, lease_ms: int, now_ms: int, told: int = 0, led: LeaderToken = NO_LEADER
+        self,
+        holder: str,
+        lease_ms: int,
+        now_ms: int,
+        told: int = 0,
+        led: LeaderToken = NO_LEADER,
+        looked_ms: int | None = None,
     ) -> LeaderToken | None:
         """See `CommitStore.lead`."""
-        return await named(self._who, "store lead", super().lead(holder, lease_ms, now_ms, told, led))
+        return await named(self._who, "store lead", super().lead(holder, lease_ms, now_ms, told, led, looked_ms))
 
     async def renew(self, token: LeaderToken, lease_ms: int, now_ms: int) -> bool:
         """See `CommitStore.renew`."""
