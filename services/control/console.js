@@ -140,11 +140,23 @@ const written = document.getElementById("document");
 addEventListener("beforeunload", (event) => { if (written && written.value !== written.defaultValue) event.preventDefault(); });
 
 // What is asked has an id until an answer decides it: asked again, by hand or by what lies between, it is not done twice.
+// Later the same words are a new wish: behind another decision on the same object, or minutes after nobody answered.
 const undecided = new Map();
+const REPEATED_MS = 5 * 60 * 1000;
+const idOf = (deed, path) => {
+  const known = undecided.get(deed);
+  const id = known && Math.abs(Date.now() - known.at) < REPEATED_MS ? known.id : unique();
+  undecided.set(deed, { id, at: Date.now(), of: objectOf(path) });
+  return id;
+};
+const objectOf = (path) => path.split(/[/?]/).slice(0, 4).join("/"); // What creates is of the list.
+const decided = (path) => {
+  for (const [deed, { of }] of undecided) if (of === objectOf(path) || objectOf(path).startsWith(`${of}/`)) undecided.delete(deed);
+};
 const unique = () => [...crypto.getRandomValues(new Uint8Array(16))].map((each) => each.toString(16).padStart(2, "0")).join("");
 const UNKNOWN = [502, 503, 504];
 const unsure = (reason) => {
-  const rest = "Whether it was done is not known. Press again: it is not done twice.";
+  const rest = "Whether it was done is not known. Press again: it is not done twice within five minutes.";
   show(line("p", `The service does not answer: ${reason}. ${rest}`, "trouble"));
 };
 
@@ -167,17 +179,16 @@ document.addEventListener("click", async (event) => {
   button.setAttribute("aria-disabled", "true"); // Disabled, it would lose the focus.
   const sent = JSON.stringify(asked);
   const deed = `${method} ${path} ${sent}`;
-  if (!undecided.has(deed)) undecided.set(deed, unique());
   try {
     // The console's header is what other sites' pages cannot send: with it a page's password may change things.
-    const headers = { "Content-Type": "application/json", "Tidemark-Console": "1", "Idempotency-Key": undecided.get(deed) };
+    const headers = { "Content-Type": "application/json", "Tidemark-Console": "1", "Idempotency-Key": idOf(deed, path) };
     // Another one of the name is another's, or has begun anew: it is refused.
     if (live?.dataset.of) headers["Tidemark-Job"] = live.dataset.of;
     const answer = await fetch(at(path), { method, headers, body: sent });
     const text = await answer.text();
     const json = answer.headers.get("Content-Type")?.split(";")[0] === "application/json";
     if (!json) return unsure(`what lies before it says ${answer.status}`);
-    if (!UNKNOWN.includes(answer.status)) undecided.delete(deed);
+    if (!UNKNOWN.includes(answer.status)) decided(path);
     const found = JSON.parse(text, exact);
     tell(found);
     if (found.request && from) written.defaultValue = asked.document;

@@ -195,6 +195,33 @@ async def test_a_button_whose_answer_is_lost_may_be_pressed_again(tmp_path: Path
         assert (len(ids), len(set(ids))) == (2, 1)
 
 
+@pytest.mark.parametrize("meanwhile", ["another's decision", "a decision", "minutes"])
+async def test_a_button_that_is_pressed_again_much_later_asks_anew(tmp_path: Path, meanwhile: str) -> None:
+    """Behind a lost answer: once the processor was changed otherwise, or after minutes, an answer of then would do nothing."""
+    async with stand(one(), tmp_path) as there, in_chromium(there, tmp_path) as (browser, net):
+        await browser.open(there.url + OWN)
+        net.lose_answer_to = "POST /v1/processors/clicks/start"
+        await browser.run(PRESS.format("Start"))
+        await browser.when("document.getElementById('said').textContent.includes('Press again: it is not done twice')")
+        if meanwhile == "minutes":
+            await browser.run("(now => { Date.now = () => now() + 6 * 60 * 1000 })(Date.now.bind(Date)), 0")
+        else:
+            name = "clicks" if meanwhile == "a decision" else "others"
+            refused = json.dumps(
+                {"method": "POST", "path": f"/v1/processors/{name}/stop", "body": '{"until": {"a": 1}}'}
+            )
+            await browser.run(
+                f"document.querySelector('main').append(Object.assign(document.createElement('button'), {{id: 'refused'}})),"
+                f"Object.assign(document.getElementById('refused').dataset, {refused}),"
+                "document.getElementById('refused').click(), 0"
+            )
+            await browser.when("document.getElementById('said').textContent.includes('drain: true beside it')")
+        await browser.run(PRESS.format("Start"))
+        await browser.when("document.getElementById('said').textContent.includes('no coordinator')")
+        ids = await there.requests()
+        assert (len(ids), len(set(ids))) == (2, 1 if meanwhile == "another's decision" else 2)
+
+
 async def test_many_tabs_are_open_at_once(tmp_path: Path) -> None:
     """A browser has six connections to a host: tabs that nobody looks at take none, and the ninth lives, too."""
     async with before(one(), tmp_path) as (there, browser), AsyncExitStack() as tabs:
