@@ -58,6 +58,8 @@ class Works:
     """The last record of each."""
     _own: dict[tuple[Kind, ProcessorName], Handle] = field(default_factory=dict)
     """Those that run here."""
+    _begins: dict[tuple[Kind, ProcessorName], asyncio.Event] = field(default_factory=dict)
+    """Those whose first record is being sent; the event is its end."""
     _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Behind the end of a work nobody says that it runs."""
     _told_ms: int = 0
@@ -96,6 +98,16 @@ class Works:
             raise Problem(
                 NOT_FOUND, kind, expected, f"{' and '.join(lacking)} not set: it cannot read the installation's data"
             )
+        key = kind, status.name
+        while (other := self._begins.get(key)) is not None:  # what it leads to is known when the brokers have answered
+            await other.wait()
+        self._begins[key] = asyncio.Event()
+        try:
+            await self._begin(kind, status, request)
+        finally:
+            self._begins.pop(key).set()
+
+    async def _begin(self, kind: Kind, status: ProcessorStatus, request: str) -> None:
         before = self.of(kind, status)
         if (
             before is not None
@@ -119,13 +131,16 @@ class Works:
         work = AuditWork(
             kind, status.name, status.job, status.released, True, self.place, now_ms, now_ms, verdict, request=request
         )
-        self.known[kind, status.name] = work
         try:
             await self._send(work)
-        except LogError as error:
-            self.known[kind, status.name] = replace(work, running=False)
+        except LogError as error:  # if the record is there none the less, it is a work that its service has left
             raise broker_away(str(error)) from error
+        self._know(work)
         self._own[kind, status.name] = self.executor.spawn(self._carry_out(work), f"{kind} {status.name}", _log_broken)
+
+    def _know(self, work: AuditWork) -> None:
+        key = work.kind, work.name
+        self.known[key], self._heard_ms[key] = work, self.clock.monotonic_ms()
 
     async def ended(self, kind: Kind, status: ProcessorStatus) -> AuditWork | None:
         """Wait for the end of one that runs, here or at another replica; None where the service ends, or there is none."""

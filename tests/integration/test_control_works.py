@@ -1,5 +1,6 @@
 """Audits by several control services: each tells the same, what one has left the next one does, and a dropped processor leaves nothing."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -15,12 +16,14 @@ from tidemark.services.control.settings import ControlSettings
 from tidemark.services.control.works import _CODEC
 from tidemark.shared.adapters.clock import SystemClock
 from tidemark.shared.adapters.executor import AsyncExecutor
+from tidemark.shared.adapters.faults import Fault, Faults
 from tidemark.shared.adapters.memory_broker import MemoryBroker
 from tidemark.shared.adapters.memory_log import MemoryLog
 from tidemark.shared.model.ids import Epoch, Generation, JobId, ProcessorName
 from tidemark.shared.model.messages import ProcessorStatus
 from tidemark.shared.model.verdicts import AuditWork, ProgramVerdict
 from tidemark.shared.ports.log import Log, NewRecord, TopicPartition
+from tidemark.shared.process.web import Problem
 from tidemark.shared.runtime.topics import LATEST_CONFIG, Topics
 from tidemark.shared.wire.messages import encode_message
 
@@ -46,7 +49,9 @@ def status(name: str = NAME, released: int = 7) -> bytes:
 
 
 @asynccontextmanager
-async def services(broker: MemoryBroker, folder: Path, count: int, **more: Any) -> AsyncIterator[list[ControlService]]:
+async def services(
+    broker: MemoryBroker, folder: Path, count: int, faults: Faults | None = None, **more: Any
+) -> AsyncIterator[list[ControlService]]:
     """That serve, each on its own log."""
     executor = AsyncExecutor()
     settings = ControlSettings(
@@ -58,14 +63,16 @@ async def services(broker: MemoryBroker, folder: Path, count: int, **more: Any) 
         work_silent_ms=4_000,
         **more,
     )
-    found = [ControlService(MemoryLog(broker), TOPICS, CLOCK, executor, settings, TOKEN) for _ in range(count)]
+    found = [ControlService(MemoryLog(broker, faults), TOPICS, CLOCK, executor, settings, TOKEN) for _ in range(count)]
     running = [executor.spawn(each.run(), "control", _raise) for each in found]
     for each in found:
         await each.serving.wait()
-    yield found
-    for each, handle in zip(found, running, strict=True):
-        each.stop()
-        await handle.join()
+    try:
+        yield found
+    finally:
+        for each, handle in zip(found, running, strict=True):
+            each.stop()
+            await handle.join()
 
 
 def _raise(error: BaseException) -> None:
@@ -227,3 +234,49 @@ async def test_a_repeated_request_begins_nothing_again(broker: MemoryBroker, tmp
         assert (code, "began without state, since you looked" in found["error"]["finding"]) == (409, True)
         assert (await ask(second, "POST", path))[1]["running"]
         await verdict(second)
+
+
+async def put_done(broker: MemoryBroker) -> None:
+    """A redrive that ended well, for an earlier request."""
+    verdict, now_ms = ProgramVerdict("done", letters=42), CLOCK.now_ms()
+    done = AuditWork("redrive", NAME, JOB, Epoch(3), False, "elsewhere", now_ms, now_ms, verdict, request="earlier")
+    await put(MemoryLog(broker), TOPICS.works, f"redrive/{NAME}", _CODEC.encode(done))
+
+
+@pytest.mark.parametrize("fault", [Fault.REFUSED, Fault.LOST_ANSWER])
+async def test_a_work_that_never_began_is_not_done_where_its_request_is_repeated(
+    broker: MemoryBroker, tmp_path: Path, fault: Fault
+) -> None:
+    """The brokers refused its first record, or nobody knows: the repeat is answered by its own verdict, not by an earlier one's."""
+    await put_done(broker)
+    faults = Faults()
+    async with services(broker, tmp_path, 1, faults) as (service,):
+        path, once = f"/v1/processors/{NAME}/redrive", {"Idempotency-Key": "once"}
+        while (await ask(service, "GET", path))[0] != 200:
+            await CLOCK.sleep_ms(50)
+        faults.plan("send", fault)
+        assert (await ask(service, "POST", path, **once))[0] == 503
+        code, found = await ask(service, "POST", path, **once)
+        assert (code, "damaged" in json.dumps(found)) == (409, True)
+        assert await ask(service, "POST", path, **once) == (code, found)
+
+
+async def test_a_repeat_waits_until_the_brokers_have_the_first_record(broker: MemoryBroker, tmp_path: Path) -> None:
+    """Until then nobody knows that the work runs: the first request may fail, and then the repeat begins it."""
+    await put_done(broker)
+    faults = Faults()
+    async with services(broker, tmp_path, 1, faults) as (service,):
+        while (await ask(service, "GET", f"/v1/processors/{NAME}/redrive"))[0] != 200:
+            await CLOCK.sleep_ms(50)
+        status = service.model.statuses[NAME]
+
+        async def redrive() -> str:
+            try:
+                await service.works.begin("redrive", status, "once")
+            except Problem as problem:
+                return problem.place
+            work = await service.works.ended("redrive", status)
+            return str(work and work.verdict and work.verdict.outcome)
+
+        faults.plan("send", Fault.REFUSED)
+        assert await asyncio.gather(redrive(), redrive(), redrive()) == ["Kafka", "cannot", "cannot"]
