@@ -65,7 +65,8 @@ class Works:
     _told_ms: int = 0
     """When this service has last told of its own, by the monotonic clock."""
     _heard_ms: dict[tuple[Kind, ProcessorName], int] = field(default_factory=dict)
-    """When the last record of each came here, by the monotonic clock: those of other services have their clocks' times."""
+    """When each was heard of last, by the monotonic clock: other services' times are by their clocks. One that had ended before this
+    service began: when it ended, as far as the clocks agree."""
     _topic: Followed = field(init=False)
 
     def __post_init__(self) -> None:
@@ -143,14 +144,13 @@ class Works:
         self.known[key], self._heard_ms[key] = work, self.clock.monotonic_ms()
 
     async def ended(self, kind: Kind, status: ProcessorStatus) -> AuditWork | None:
-        """Wait for the end of one that runs, here or at another replica; None where the service ends, or there is none."""
+        """Wait for the end of one that runs, here or at another replica; None: there is none any more. It runs still: this service ends."""
         while (work := self.of(kind, status)) is not None and work.running:
             if (own := self._own.get((kind, status.name))) is None:
                 await self.clock.sleep_ms(self.settings.look_ms)
             else:
                 await own.join()
-                work = self.of(kind, status)
-                return None if work is None or work.running else work
+                return self.of(kind, status)
         return work
 
     def measures(self) -> Iterator[Measure]:
@@ -169,9 +169,13 @@ class Works:
             _log.info("control.verdict", processor=work.name, of=work.kind, outcome=verdict.outcome, why=verdict.why)
             async with self._turn:
                 del self._own[work.kind, work.name]
+                self._know(self.known[work.kind, work.name])
                 await self._publish(ended)
-            self.known[work.kind, work.name] = ended
+            self._know(ended)
             self._tell(ended)
+        except Exception:  # a fault of Tidemark's: nobody holds the work for under way, or its request for done
+            self._know(replace(work, running=False, request=""))
+            raise
         finally:
             self._own.pop((work.kind, work.name), None)
 
@@ -193,6 +197,9 @@ class Works:
             return msgspec.json.decode(said, type=ProgramVerdict) if status == 0 else ProgramVerdict("cannot", why)
         except (Problem, msgspec.DecodeError) as problem:
             return ProgramVerdict("cannot", str(getattr(problem, "finding", problem)))
+        except OSError as error:
+            _log.error("works.no_program", processor=work.name, of=work.kind, error=str(error))
+            return ProgramVerdict("cannot", f"its program did not start: {error}")
 
     async def _publish(self, work: AuditWork) -> None:
         """Until the brokers have it."""
@@ -246,10 +253,8 @@ class Works:
         if work is None or work.job != status.job or work.verdict is None:
             return work is None or not work.running
         later = status.released > work.released or work.verdict.outcome == "away"
-        since_ms = (
-            self.clock.now_ms() - work.told_ms
-        )  # below 0 where the clock was ahead then: nobody knows how long ago that was
-        return not work.running and later and not 0 <= since_ms < self.settings.audit_interval_ms
+        since_ms = self.clock.monotonic_ms() - self._heard_ms["audit", status.name]
+        return not work.running and later and since_ms >= self.settings.audit_interval_ms
 
     def _silent(self, work: AuditWork) -> bool:
         """Whether the service that ran it has gone."""
@@ -264,14 +269,18 @@ class Works:
         for key in list(self._own):
             async with self._turn:
                 if key in self._own:
-                    self.known[key] = replace(self.known[key], told_ms=now_ms)
+                    self._know(replace(self.known[key], told_ms=now_ms))
                     await self._send(self.known[key])
 
     async def _forget(self) -> None:
         """Works of processors that were dropped."""
         for key in [key for key in self.known if key[1] not in self.model.statuses and key not in self._own]:
             await self._send(self.known[key], gone=True)
-            self.known.pop(key, None)
+            self._drop(key)
+
+    def _drop(self, key: tuple[Kind, ProcessorName]) -> None:
+        self.known.pop(key, None)
+        self._heard_ms.pop(key, None)
 
     def _take(self, record: LogRecord) -> None:
         word, _, name = (record.key or b"").decode(errors="replace").partition("/")
@@ -280,13 +289,15 @@ class Works:
         if key in self._own:
             return
         if record.value is None:
-            self.known.pop(key, None)
-            self._heard_ms.pop(key, None)
+            self._drop(key)
             return
         work = self.model.unreadable.read(record, lambda found: _CODEC.decode(found.value or b""))
         if work is not None:
-            self.known[key] = work
-            self._heard_ms[key] = self.clock.monotonic_ms()
+            self._know(work)
+            if not work.running and not self._topic.read:
+                since_ms = self.clock.now_ms() - work.told_ms
+                # Below 0 where the clock was ahead then: nobody knows how long ago that was.
+                self._heard_ms[key] -= since_ms if since_ms >= 0 else self.settings.audit_interval_ms
             self._tell(work)
 
 
@@ -319,9 +330,14 @@ class WorkRoutes:
         status = self.status_of(request)
         await self.works.begin("redrive", status, self._asked(request, status))
         work = await self.works.ended("redrive", status)
-        verdict = None if work is None else work.verdict
+        verdict = None if work is None or work.running else work.verdict
         if verdict is None or verdict.outcome != "done":
-            why = verdict.why if verdict is not None else "the service was ended"
+            gone = (
+                "the processor was dropped, or began without state, meanwhile"
+                if work is None
+                else "the service was ended"
+            )
+            why = gone if verdict is None else verdict.why
             raise Problem(CONFLICT, status.name, "late records that can be redriven", why)
         told = f"{verdict.letters:,} late records redriven, {verdict.corrections:,} corrections in {verdict.topic}"
         shown = {"letters": verdict.letters, "corrections": verdict.corrections, "topic": verdict.topic}

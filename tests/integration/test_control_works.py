@@ -279,4 +279,69 @@ async def test_a_repeat_waits_until_the_brokers_have_the_first_record(broker: Me
             return str(work and work.verdict and work.verdict.outcome)
 
         faults.plan("send", Fault.REFUSED)
-        assert await asyncio.gather(redrive(), redrive(), redrive()) == ["Kafka", "cannot", "cannot"]
+        assert list(await asyncio.gather(redrive(), redrive(), redrive())) == ["Kafka", "cannot", "cannot"]
+
+
+async def test_a_program_that_cannot_start_is_a_verdict(
+    broker: MemoryBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The machine's fault is said, and the next audit is begun as if there had been none."""
+    async with services(broker, tmp_path, 1) as (service,):
+        path = f"/v1/processors/{NAME}/audit"
+        while (await ask(service, "GET", path))[0] != 200:
+            await CLOCK.sleep_ms(50)
+        monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "none"))
+        assert (await ask(service, "POST", path))[0] == 202
+        found = await verdict(service)
+        assert (found["outcome"], found["why"].startswith("its program did not start: ")) == ("cannot", True)
+        monkeypatch.undo()
+        assert (await ask(service, "POST", path))[0] != 409
+
+
+@pytest.mark.parametrize("ahead_ms", [-7_200_000, 7_200_000])
+async def test_an_interval_counts_from_when_the_verdict_came_whatever_the_clock_of_its_service(
+    broker: MemoryBroker, tmp_path: Path, ahead_ms: int
+) -> None:
+    """Two services whose clocks differ by more than the interval would audit in turns without a pause."""
+    async with services(broker, tmp_path, 1, audit_interval_ms=3_600_000) as (service,):
+        assert (await verdict(service))["outcome"] == "cannot"  # the first is due at once
+        now_ms = CLOCK.now_ms() + ahead_ms
+        other = AuditWork("audit", NAME, JOB, Epoch(3), False, "elsewhere", now_ms, now_ms, ProgramVerdict("held"))
+        await put(MemoryLog(broker), TOPICS.works, f"audit/{NAME}", _CODEC.encode(other))
+        while service.works.known["audit", NAME].by != "elsewhere":
+            await CLOCK.sleep_ms(1)
+        assert not service.works._due(service.model.statuses[NAME])
+
+
+@pytest.mark.parametrize(("since_ms", "due"), [(7_200_000, True), (60_000, False), (-60_000, True)])
+async def test_an_interval_goes_on_behind_a_restart(
+    broker: MemoryBroker, tmp_path: Path, since_ms: int, due: bool
+) -> None:
+    """By the clock, for nothing else is known of the time before; a time that is still to come says nothing."""
+    now_ms = CLOCK.now_ms() - since_ms
+    other = AuditWork("audit", NAME, JOB, Epoch(3), False, "elsewhere", now_ms, now_ms, ProgramVerdict("held"))
+    await put(MemoryLog(broker), TOPICS.works, f"audit/{NAME}", _CODEC.encode(other))
+    async with services(broker, tmp_path, 1, audit_interval_ms=3_600_000) as (service,):
+        while ("audit", NAME) not in service.works.known or not service.model.statuses:
+            await CLOCK.sleep_ms(1)
+        work, status = service.works.known["audit", NAME], service.model.statuses[NAME]
+        assert (work.by != "elsewhere" or service.works._due(status)) == due
+
+
+async def test_a_redrive_whose_processor_is_dropped_meanwhile_says_so(broker: MemoryBroker, tmp_path: Path) -> None:
+    """It runs at another service; nothing of it is kept here behind the drop."""
+    log, now_ms = MemoryLog(broker), CLOCK.now_ms()
+    work = AuditWork("redrive", NAME, JOB, Epoch(3), True, "elsewhere", now_ms, now_ms, None, request="once")
+    await put(log, TOPICS.works, f"redrive/{NAME}", _CODEC.encode(work))
+    async with services(broker, tmp_path, 1) as (service,):
+        path = f"/v1/processors/{NAME}/redrive"
+        while (await ask(service, "GET", path))[0] != 200:
+            await CLOCK.sleep_ms(50)
+        waits = asyncio.create_task(ask(service, "POST", path, **{"Idempotency-Key": "once"}))
+        for _ in range(3):  # asked later, so it waits by then
+            assert (await ask(service, "GET", path))[0] == 200
+        await put(log, TOPICS.registry, NAME, None)
+        code, found = await waits
+        assert (code, "was dropped" in json.dumps(found)) == (409, True)
+        while service.works.known or service.works._heard_ms:
+            await CLOCK.sleep_ms(20)
