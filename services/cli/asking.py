@@ -5,6 +5,8 @@ An answer that leads elsewhere is one as others are: the library would follow it
 
 import http.client
 import json
+import socket
+import ssl
 import urllib.error
 import urllib.request
 from dataclasses import dataclass
@@ -12,12 +14,18 @@ from typing import Any, Final
 
 _DONE: Final = range(200, 300)
 _ELSEWHERE: Final = range(300, 400)
+_BEFORE_IT: Final = (ConnectionRefusedError, socket.gaierror, ssl.SSLCertVerificationError)
+"""What ends a connection before anything is asked."""
 _SHOWN_MAX: Final = 300
 """Characters of a server's text that a sentence repeats."""
 
 
 class NoAnswer(Exception):
     """Nobody answers, or not by HTTP, or not to the end: a sentence."""
+
+
+class NotHeard(NoAnswer):
+    """Nobody has heard what was asked: no address, nobody who listens, no certificate that counts."""
 
 
 class NoObject(Exception):
@@ -67,7 +75,7 @@ def shown(text: object) -> str:
 
 
 def asked(request: urllib.request.Request, timeout_s: float, bytes_max: int | None = None) -> ServerAnswer:
-    """What a server answers to a request. NoAnswer."""
+    """What a server answers to a request. NoAnswer; NotHeard where the server cannot have done it."""
     opener = urllib.request.build_opener(_Straight)
     try:
         try:
@@ -84,7 +92,8 @@ def asked(request: urllib.request.Request, timeout_s: float, bytes_max: int | No
         OSError,
         ValueError,
     ) as error:  # nobody listens, no certificate that counts, in the middle of it, no address
-        raise NoAnswer(shown(error)) from error
+        reason = error.reason if isinstance(error, urllib.error.URLError) else error
+        raise (NotHeard if isinstance(reason, _BEFORE_IT) else NoAnswer)(shown(error)) from error
     if bytes_max is not None and len(body) > bytes_max:
         raise NoAnswer(f"the answer has more than {bytes_max} bytes")
     if missing:

@@ -14,7 +14,7 @@ import typer
 
 from tidemark.services.cli.login import LoginFailed, login, logout
 from tidemark.services.cli.reading import read_document
-from tidemark.services.cli.remote import RemoteFailed, Unanswered, address_of, find, is_here, path_of
+from tidemark.services.cli.remote import RemoteFailed, Unanswered, Unheard, address_of, find, is_here, path_of
 from tidemark.shared.language.problems import InvalidDocument
 
 Name = Annotated[str, typer.Argument(help="The processor.")]
@@ -181,7 +181,7 @@ def logs_command(
         try:
             # Found anew: a login's token is renewed, and a service that has begun again may be elsewhere.
             found = find(data).get(path_of(name, f"logs?limit={limit}"))
-        except Unanswered as error:
+        except (Unanswered, Unheard) as error:  # an installation that starts again has no address meanwhile
             if not begun:
                 raise
             if not silent:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import time
 import urllib.request
 import uuid
 from dataclasses import dataclass
@@ -9,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
-from tidemark.services.cli.asking import NoAnswer, NoObject, ServerAnswer, asked
+from tidemark.services.cli.asking import NoAnswer, NoObject, NotHeard, ServerAnswer, asked
 from tidemark.services.cli.login import LoginFailed, stored_token
 from tidemark.services.cli.settings import cli_settings
 from tidemark.services.local.folders import ADDRESS_FILE
@@ -18,6 +19,8 @@ _UNAUTHORIZED: Final = 401
 _NOT_FOUND: Final = 404
 _UNKNOWN: Final = (502, 503, 504)
 """Of the service, or a proxy before it, that has heard no answer."""
+_AGAIN_S: Final = 1
+"""Until a lost answer is asked for again: a service or proxy that begins again is seldom there at once."""
 _NAMES_MAX: Final = 20
 """Of processors that a sentence names: one line of a terminal or three."""
 
@@ -28,6 +31,10 @@ class RemoteFailed(Exception):
 
 class Unanswered(RemoteFailed):
     """It is not known whether what was asked is done."""
+
+
+class Unheard(RemoteFailed):
+    """Nobody is there to hear it now: it is not done."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +49,19 @@ class Remote:
         return self._ask("GET", path, None)
 
     def send(self, method: str, path: str, body: object = None) -> Any:
-        """Change what is at a path. Where the answer is lost it is asked for once more, under the same id: it is not done twice."""
+        """Change what is at a path. Where the answer is lost it is asked for once more, under the same id: it is not done twice.
+
+        Unanswered, where this one is lost, too; Unheard, where it is not done.
+        """
         body, request = {} if body is None and method in ("POST", "PATCH") else body, uuid.uuid4().hex
         try:
             return self._ask(method, path, body, request)
         except Unanswered:
+            time.sleep(_AGAIN_S)
+        try:
             return self._ask(method, path, body, request)
+        except (Unanswered, Unheard) as error:
+            raise Unanswered(f"{error}; whether it was done is not known: look before you ask again") from error
 
     def _ask(self, method: str, path: str, body: object, request_id: str = "") -> Any:
         data = None if body is None else json.dumps(body).encode()
@@ -57,9 +71,10 @@ class Remote:
         try:
             answer = asked(request, cli_settings().request_timeout_ms / 1000)
         except NoAnswer as error:
-            message = f"{self.url}: the control service does not answer ({error}); is it running?"
-            unsure = " Whether it was done is not known: look before you ask again." if request_id else ""
-            raise Unanswered(message + unsure) from error
+            message = f"{self.url}: the control service does not answer ({error})"
+            if isinstance(error, NotHeard):
+                raise Unheard(f"{message}; is it running?") from error
+            raise Unanswered(message) from error
         if not answer.done:
             remedy = (
                 ""
@@ -108,7 +123,7 @@ def find(data_dir: Path) -> Remote:
 
 
 def here(data_dir: Path) -> Remote:
-    """The service of the installation on the folder. RemoteFailed names the command to start."""
+    """The service of the installation on the folder. Unheard names the command to start."""
     try:
         address = json.loads((data_dir / ADDRESS_FILE).read_text())
         try:
@@ -121,7 +136,7 @@ def here(data_dir: Path) -> Remote:
             f"no control service runs on {data_dir}: `tidemark run FILE --data {data_dir}` starts one,"
             " and TIDEMARK_CONTROL with TIDEMARK_TOKEN names one elsewhere"
         )
-        raise RemoteFailed(message) from error
+        raise Unheard(message) from error
 
 
 def address_of(data_dir: Path) -> str:

@@ -25,7 +25,7 @@ from tests.harness.visits.stand import USERS, stand
 from tests.harness.visits.walking import Walk, walk
 from tests.integration.test_login import place_of
 from tidemark.services.cli.process import quiet
-from tidemark.services.cli.remote import Remote
+from tidemark.services.cli.remote import Remote, RemoteFailed
 from tidemark.shared.adapters.executor import AsyncExecutor
 from tidemark.shared.model.ids import Place
 
@@ -74,6 +74,62 @@ async def test_a_command_whose_answer_is_lost_is_sent_again(tmp_path: Path) -> N
             net.lose_answer_to = f"{method} {path}"
             assert "request" in await executor.blocking(remote.send, method, path, body)
         assert net.lost == 2
+
+
+@pytest.mark.parametrize(
+    ("way", "unknown"), [("nobody", False), ("gateway", True), ("cut requests", True), ("lost, then nobody", True)]
+)
+async def test_a_command_without_an_answer_says_whether_it_may_be_done(tmp_path: Path, way: str, unknown: bool) -> None:
+    """Where nobody heard it, it is not; where something answers in the service's place, or the answer is lost, it is not known."""
+    taken = 0
+
+    async def takes(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal taken
+        taken += 1
+        await reader.readuntil(b"\r\n\r\n")
+        if way == "lost, then nobody":
+            server.close()
+        if way == "gateway":
+            writer.write(b"HTTP/1.1 504 Gateway Time-out\r\nContent-Length: 0\r\n\r\n")
+        writer.close()
+
+    server = await asyncio.start_server(takes, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    if way == "nobody":
+        server.close()
+    with pytest.raises(RemoteFailed) as failed:
+        await AsyncExecutor().blocking(Remote(url, "token").send, "POST", "/v1/processors/p/stop")
+    server.close()
+    assert ("whether it was done is not known" in str(failed.value).lower()) == unknown, failed.value
+    assert taken == {"nobody": 0, "lost, then nobody": 1}.get(way, 2)
+
+
+async def test_a_log_is_followed_while_its_installation_starts_again(tmp_path: Path) -> None:
+    """Its address and its token are gone meanwhile; at the beginning that is an error."""
+    shape, address, token = one(), tmp_path / "run" / "control.json", tmp_path / "run" / "token"
+    shape.lines = [json.dumps({"timestamp": "2026-01-01T00:00:00Z", "processor": "clicks", "event": "first"}).encode()]
+    address.parent.mkdir()
+    async with stand(shape, tmp_path) as there:
+        command = (sys.executable, "-m", "tidemark", "logs", "clicks", "--follow", "--data", str(address.parent))
+        settings = {name: value for name, value in os.environ.items() if not name.startswith("TIDEMARK_")}
+        early = await asyncio.create_subprocess_exec(*command, stdout=PIPE, stderr=PIPE, env=settings)
+        assert b"no control service runs" in (await early.communicate())[1]
+        assert early.returncode == 1
+        token.write_text(token_of("viewer"))
+        address.write_text(json.dumps({"url": there.url, "token_file": str(token)}))
+        running = await asyncio.create_subprocess_exec(*command, stdout=PIPE, stderr=PIPE, env=settings)
+        assert running.stdout is not None
+        assert running.stderr is not None
+        assert b"first" in await running.stdout.readline()
+        for gone, event in ((address, b"second"), (token, b"third")):
+            gone.rename(tmp_path / "kept")
+            assert b"no control service runs" in await running.stderr.readline()
+            with (tmp_path / "source-0.log").open("ab") as log:
+                log.write(shape.lines[0].replace(b"first", event) + b"\n")
+            (tmp_path / "kept").rename(gone)
+            assert event in await running.stdout.readline()
+        running.terminate()
+        await running.wait()
 
 
 async def test_a_log_is_followed_over_a_break_and_no_longer_than_one_may(tmp_path: Path) -> None:
