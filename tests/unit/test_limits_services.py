@@ -39,7 +39,7 @@ from tidemark.shared.process.web import UNAVAILABLE, Problem, answering, crowded
 from tidemark.shared.runtime.client import Client
 from tidemark.shared.runtime.reading import up_to_now
 from tidemark.shared.runtime.settings import RuntimeSettings
-from tidemark.shared.runtime.topics import KEPT, Topics
+from tidemark.shared.runtime.topics import KEPT, STAMPED, Topics
 from tidemark.shared.wire.messages import encode_message
 
 TOKEN = "a-token-of-the-tests"
@@ -315,7 +315,7 @@ def test_events_are_kept_in_their_topic_as_long_as_is_set() -> None:
         for handle in handles:
             handle.cancel()
             await handle.join()
-        assert made == [(TOPICS.events, {**KEPT, "retention.ms": "7"})]
+        assert made == [(TOPICS.events, {**KEPT, **STAMPED, "retention.ms": "7"})]
         assert errors == []
 
     run_virtual(main)
