@@ -1,7 +1,6 @@
 """Whole pipelines, tried out by the product's own command on the local engine: `golden/process/cases.jsonl`."""
 
 import logging
-from collections.abc import Iterator
 from typing import Any, Final
 
 import pytest
@@ -14,11 +13,11 @@ LONG: Final = 100
 """Steps of a script, each an epoch of its own; so many of one take longer than all short ones together."""
 
 
-def cases() -> Iterator[Any]:
+def cases() -> list[Any]:
     """All in their order; in CI one of four long ones with a window: each goes through many epochs of the same code."""
     lines = read_lines()
     long = [case["id"] for case in lines if has_window(case) and steps(case) >= LONG]
-    return (pytest.param(case, id=case["id"]) for case in lines if case["id"] not in {*long} - {*share(long, 4)})
+    return [pytest.param(case, id=case["id"]) for case in lines if case["id"] not in {*long} - {*share(long, 4)}]
 
 
 def steps(case: dict[str, Any]) -> int:
