@@ -109,7 +109,7 @@ RUNTIME = (
     Mutant("C8", "what was overwritten stays so", COORDINATOR, "                    await found(term, [name], overtaken=True)", "                    pass", ON_LEADERS),
     Mutant("C8", "what a dead leader left stays", COORDINATOR, "                await found(term, list(before), overtaken=False)", "                pass", ON_LEADERS),
     Mutant("C8", "a term begins without a word", TELLING, "            self.tell(topic, LEADS_KEY, str(token).encode())", "            pass", ON_LEADERS),
-    Mutant("C8", "nobody looks what leaders have told of", COORDINATOR, "now_ms, await self._told.most(), self._told.leader)", "now_ms)", ON_LOST),
+    Mutant("C8", "nobody looks what leaders have told of", COORDINATOR, "now_ms, most, self._told.leader, self._now())", "now_ms, looked_ms=self._now())", ON_LOST),
     Mutant("C8", "nobody looks what commands have told of", TELLING, "(self._outside.topics.registry, self._outside.topics.commands)", "(self._outside.topics.registry,)", ON_LOST),
     Mutant("C9", "a mirror above the store is overlooked", COORDINATOR, "            if one.mirrored > one.row.last:", "            if False:", ON_LOST),
     Mutant("C9", "an older copy is told of before its loss is noticed", COORDINATOR, "        mark, stored, connections = found\n", "        mark, stored, connections = found\n        self._teller.begin(token)\n", ON_LOST),
