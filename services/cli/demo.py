@@ -169,7 +169,7 @@ async def demo(settings: DemoSettings, year: Feed | None = None) -> ProcessorSta
 
 def own_document(file: Path = DOCUMENT) -> str:
     """The document with the broker that the demo starts: `KAFKA` of this environment does not count."""
-    return file.read_text().replace("${KAFKA}", f"${{{BROKER_VARIABLE}}}")
+    return file.read_text(encoding="utf-8").replace("${KAFKA}", f"${{{BROKER_VARIABLE}}}")
 
 
 def topics_of(partitions: int) -> dict[str, int]:

@@ -49,7 +49,7 @@ def start(parallelism: Mapping[str, int]) -> None:
     remote = find(RUN)
     known = {p["name"]: p["state"] for p in remote.get("/v1/processors")["processors"]}
     if NAME not in known:
-        body = {"name": NAME, "document": DOCUMENT.read_text(), "parallelism": dict(parallelism)}
+        body = {"name": NAME, "document": DOCUMENT.read_text(encoding="utf-8"), "parallelism": dict(parallelism)}
         remote.send("POST", "/v1/processors", {**body, "start": True})
         sys.stdout.write(f"{NAME}: created and started\n")
     elif known[NAME] in _IDLE:

@@ -45,7 +45,7 @@ _LIVES: Final = (200, 503)
 
 
 def _text(name: str) -> str:
-    return files("tidemark.services.control").joinpath(name).read_text()
+    return files("tidemark.services.control").joinpath(name).read_text(encoding="utf-8")
 
 
 _BUILD: Final = sha256("".join(map(_text, ASSETS)).encode()).hexdigest()[:16]
