@@ -8,7 +8,6 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import pairwise, takewhile
 from typing import Final
 
@@ -26,7 +25,7 @@ from tidemark.services.audit.history import (
     ReleaseStep,
     released_steps,
 )
-from tidemark.services.audit.reading import HeldRecords, committed_records, patiently
+from tidemark.services.audit.reading import HeldRecords, committed_records
 from tidemark.services.audit.rowsums import NO_ROWS, RowSum
 from tidemark.services.sink.connectors.kafkamarkers import TOPIC_PREFIX, Marker, WrittenRange, decode_marker, markers_of
 from tidemark.shared.language.expressions.ast import Literal
@@ -226,7 +225,7 @@ async def topic_output(log: Log, stage: KafkaEmit, what: VertexReleases) -> Outp
     judged = named if output.tells else set()
     for topic, found in records.items():
         begins = await _begins(log, topic)
-        rules = (await patiently(partial(log.topic_rules, [topic])))[topic] if begins else TopicRules()
+        rules = (await log.topic_rules([topic]))[topic] if begins else TopicRules()
         foreign = output.theirs if topic in judged else None
         _assign(output, what.vertex, topic, found, begins, foreign, encoding_of(stage), compacted=rules.needs_key)
     return output
@@ -244,7 +243,7 @@ class _There:
         """Look for these, once."""
         if more := sorted({*topics} - self._looked):
             self._looked.update(more)
-            self._found |= await patiently(partial(self._log.describe_topics, more))
+            self._found |= await self._log.describe_topics(more)
 
     def id(self, topic: str) -> str:
         """Of a topic that was looked for; "" where none is told."""

@@ -6,7 +6,7 @@ each letter is corrected once, even if the command is repeated, killed, or run t
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import msgspec
@@ -23,6 +23,7 @@ from tidemark.services.audit.corrections import (
 )
 from tidemark.services.audit.history import read_history
 from tidemark.services.audit.installed import AuditedInstallation
+from tidemark.services.audit.patient import PatientLog
 from tidemark.services.audit.reading import HeldRecords, committed_records
 from tidemark.services.audit.recompute import Stand
 from tidemark.services.audit.sources import source_records, sources_of
@@ -76,6 +77,7 @@ class Letters:
 
 async def redrive(name: ProcessorName, installed: AuditedInstallation, topic: str | None = None) -> Redriven:
     """Correct the windows of a processor for the late records that were not redriven yet. CannotRedrive; AuditFailed."""
+    installed = replace(installed, log=PatientLog(installed.log))
     row = await installed.row_of(name)
     plan = decode_plan(row.plan)
     processor = parse(plan.document)

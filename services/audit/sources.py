@@ -8,7 +8,6 @@ where that is not what is read now, nothing can be said of what followed.
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, fields, is_dataclass, replace
-from functools import partial
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -198,7 +197,7 @@ class TopicsRead:
             at = None if after is None else after.stands.get(split)
             first, end = first_offset(commits, split) if at is None else at.next, commits[-1].stands[split].next
             there = sum(len(batch.positions) for each in splits if each.split == split for batch in each.batches)
-            if there < end - first and (await patiently(partial(self.log.topic_rules, [topic])))[topic].needs_key:
+            if there < end - first and (await self.log.topic_rules([topic]))[topic].needs_key:
                 return (
                     f"topic {topic} partition {number} is compacted, and {end - first - there} of the offsets from {first} to {end} have"
                     " no record any more: what followed from them cannot be computed again"
