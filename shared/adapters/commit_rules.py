@@ -28,8 +28,14 @@ class LeaseWatch:
     lives: bool = False
     """The candidate has seen a renewal, or a new leader."""
 
-    def over(self, token: LeaderToken, expires_ms: int, lease_ms: int, now_ms: int, looked_ms: int) -> bool:
-        """Whether it may be taken now. lease_ms: of all coordinators; now_ms, looked_ms: the candidate's wall clock and monotonic clock."""
+    def over(
+        self, token: LeaderToken, expires_ms: int, lease_ms: int, now_ms: int, looked_ms: int | None = None
+    ) -> bool:
+        """Whether it may be taken now. lease_ms: of all coordinators; now_ms, looked_ms: the candidate's wall clock and monotonic clock.
+
+        Without a monotonic clock the wall clock counts, where nobody sets it.
+        """
+        looked_ms = now_ms if looked_ms is None else looked_ms
         changed = (token, expires_ms) != (self.token, self.expires_ms)
         before_ms, self.looked_ms = self.looked_ms, looked_ms
         self.lives = self.lives or (changed and before_ms is not None)

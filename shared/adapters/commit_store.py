@@ -163,10 +163,7 @@ class SqlCommitStore:
                 raise self._older(found.changes, told)
             if found.token < led:
                 raise StoreLost(f"store {self._engine.url!r}: {names_earlier(LeaderToken(found.token), led)}")
-            leads = LeaderToken(found.token)
-            over = self._lease.over(
-                leads, found.expires_ms, lease_ms, now_ms, now_ms if looked_ms is None else looked_ms
-            )
+            over = self._lease.over(LeaderToken(found.token), found.expires_ms, lease_ms, now_ms, looked_ms)
             if found.holder not in ("", holder) and not over:
                 return None
             token = LeaderToken(found.token + 1)

@@ -80,8 +80,7 @@ class MemoryCommitStore:
                 raise StoreLost(counts_fewer(state.changes, told))
             if state.token < led:
                 raise StoreLost(names_earlier(state.token, led))
-            at_ms = now_ms if looked_ms is None else looked_ms
-            over = self._lease.over(state.token, state.expires_ms, lease_ms, now_ms, at_ms)
+            over = self._lease.over(state.token, state.expires_ms, lease_ms, now_ms, looked_ms)
             if state.holder not in ("", holder) and not over:
                 return None
             state.holder, state.expires_ms = holder, now_ms + lease_ms
