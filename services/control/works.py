@@ -23,7 +23,7 @@ from tidemark.services.control.settings import ControlSettings
 from tidemark.services.control.stats import shown_time
 from tidemark.shared.model.formats import WORK, JsonCodec
 from tidemark.shared.model.ids import ProcessorName
-from tidemark.shared.model.messages import ProcessorStatus
+from tidemark.shared.model.messages import ProcessorStatus, another_job
 from tidemark.shared.model.verdicts import AuditWork, Kind, ProgramVerdict
 from tidemark.shared.ports.clock import Clock, Executor, Handle
 from tidemark.shared.ports.log import Log, LogError, LogRecord, NewRecord, TopicPartition
@@ -353,12 +353,8 @@ class WorkRoutes:
 
     def _asked(self, request: web.Request, status: ProcessorStatus) -> str:
         """The request's id. Problem where it is about another job than the processor has."""
-        seen = request.headers.get(JOB_HEADER, "")
-        if seen not in ("", status.job):
-            finding = (
-                f"it was dropped and made anew, or began without state, since you looked (its job was {seen[:100]})"
-            )
-            raise Problem(CONFLICT, status.name, "the job that it has", finding, "look at it again")
+        if changed := another_job(request.headers.get(JOB_HEADER, ""), status.job):
+            raise Problem(CONFLICT, status.name, "the job that it has", f"it {changed}", "look at it again")
         return request.headers.get(REQUEST_HEADER, "")
 
     def _shown(self, kind: Kind, status: ProcessorStatus) -> dict[str, Any]:

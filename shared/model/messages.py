@@ -408,9 +408,18 @@ class _OfRequest(Struct, frozen=True):
     name: ProcessorName
 
 
-class _OfProcessor(_OfRequest, frozen=True, kw_only=True):
+class OfJob(_OfRequest, frozen=True, kw_only=True):
+    """A request about a processor that is there."""
+
     job: str = ""
     """The job that who asks has seen: refused where the processor of this name has another one by now. Empty: whichever it has."""
+
+
+def another_job(seen: str, job: str) -> str:
+    """What became of the job that somebody has seen; "" where the processor has it still, or nobody names one."""
+    if seen in ("", job):
+        return ""
+    return f"was dropped and made anew, or began without state, since you looked (its job was {seen[:100]})"
 
 
 class CreateProcessor(_OfRequest, frozen=True, tag=True):
@@ -424,7 +433,7 @@ class CreateRunning(CreateProcessor, frozen=True, tag=True):
     """Register a processor that runs; where it may not run, none is registered."""
 
 
-class StartProcessor(_OfProcessor, frozen=True, tag=True):
+class StartProcessor(OfJob, frozen=True, tag=True):
     """Start, from the last checkpoint unless `resume` is false."""
 
     resume: bool = True
@@ -432,14 +441,14 @@ class StartProcessor(_OfProcessor, frozen=True, tag=True):
     """From the kept checkpoint of this name instead, by the document and the parallelism that the processor had then (E2)."""
 
 
-class StopProcessor(_OfProcessor, frozen=True, tag=True):
+class StopProcessor(OfJob, frozen=True, tag=True):
     """Stop; with `drain` the input ends (at `until` by split, else at its present end) and everything is released (E2)."""
 
     drain: bool = False
     until: dict[str, Offset] = {}
 
 
-class ModifyProcessor(_OfProcessor, frozen=True, tag=True):
+class ModifyProcessor(OfJob, frozen=True, tag=True):
     """Replace the document or the parallelism: a new plan version, at a checkpoint."""
 
     document: str | None = None
@@ -449,11 +458,11 @@ class ModifyProcessor(_OfProcessor, frozen=True, tag=True):
     """`document_digest` of the document that the change was made from: refused where another is there, or waits for a checkpoint."""
 
 
-class DropProcessor(_OfProcessor, frozen=True, tag=True):
+class DropProcessor(OfJob, frozen=True, tag=True):
     """Forget a stopped processor and delete all that it stored."""
 
 
-class SkipRelease(_OfProcessor, frozen=True, tag=True):
+class SkipRelease(OfJob, frozen=True, tag=True):
     """Pass over the records of commit `epoch` that a target refuses, at the processor's next start; the rest is released (S6)."""
 
     epoch: Epoch
@@ -461,13 +470,13 @@ class SkipRelease(_OfProcessor, frozen=True, tag=True):
     """The sink; None: every one that has not released the commit."""
 
 
-class KeepCheckpoint(_OfProcessor, frozen=True, tag=True):
+class KeepCheckpoint(OfJob, frozen=True, tag=True):
     """Keep the last checkpoint under a name; while channels carry frames in it, the next one waits for all barriers (C11, C13)."""
 
     checkpoint: str
 
 
-class ForgetCheckpoint(_OfProcessor, frozen=True, tag=True):
+class ForgetCheckpoint(OfJob, frozen=True, tag=True):
     """A kept checkpoint is no longer needed (C11)."""
 
     checkpoint: str

@@ -11,6 +11,7 @@ from tidemark.shared.model.messages import (
     ForgetCheckpoint,
     KeepCheckpoint,
     ModifyProcessor,
+    OfJob,
     PutConnection,
     Request,
     Sample,
@@ -18,6 +19,7 @@ from tidemark.shared.model.messages import (
     SkipRelease,
     StartProcessor,
     StopProcessor,
+    another_job,
 )
 from tidemark.shared.model.processors import document_digest
 from tidemark.shared.protocol.coordinator import commands as do
@@ -62,10 +64,8 @@ def serve(p: ProcessorState) -> None:
 
 def _of_another_job(p: ProcessorState, request: Request) -> str:
     """E2: a refusal where the request names a job that the processor has no more."""
-    seen = getattr(request, "job", "")
-    if seen in ("", p.row.job):
-        return ""
-    return f"{p.name} was dropped and made anew, or began without state, since you looked (its job was {seen[:100]}): look at it again"
+    changed = another_job(request.job, p.row.job) if isinstance(request, OfJob) else ""
+    return changed and f"{p.name} {changed}: look at it again"
 
 
 def _decide(p: ProcessorState, request: Request) -> str | None:
