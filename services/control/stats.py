@@ -173,9 +173,9 @@ def beyond_clock(status: ProcessorStatus, tasks: Tasks, now_ms: int) -> str:
 
     Of a schedule none come at all. now_ms: UTC.
     """
-    records = late(tasks.values())
     if status.state != "RUNNING":
         return ""
+    records = late(tasks.values())
     ahead = [
         (split.watermark if split.keepsTime else split.lastEvent or split.watermark, task, name, split.keepsTime)
         for task, beat in sorted(tasks.items())
