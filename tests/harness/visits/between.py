@@ -58,28 +58,27 @@ class Between:
         writer.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while head := await _head(reader):
-            if self.way in ("portal", "gateway"):
-                await reader.readexactly(_length(head))
-                return await self._answer(writer)
-            if self.way == "hole":
-                await reader.read(-1)  # until the browser gives up
-                return None
-            if self.way in ("refuses", "cut requests"):
-                return None
-            body = await reader.readexactly(_length(head))
-            # A connection for each: nothing of one is kept for the next.
-            inner_reader, inner = await asyncio.open_connection("127.0.0.1", self.inner)
-            try:
-                inner.write(_closing(head) + body)
-                if await self._pass_on(inner_reader, writer, head):
-                    return None
-            finally:
-                inner.close()
-        return None
+        head = await _head(reader)
+        if not head or self.way in ("refuses", "cut requests"):
+            return
+        if self.way in ("portal", "gateway"):
+            await reader.readexactly(_length(head))
+            await self._answer(writer)
+            return
+        if self.way == "hole":
+            await reader.read(-1)  # until the browser gives up
+            return
+        body = await reader.readexactly(_length(head))
+        # A connection for each: nothing of one is kept for the next.
+        inner_reader, inner = await asyncio.open_connection("127.0.0.1", self.inner)
+        try:
+            inner.write(_closing(head) + body)
+            await self._pass_on(inner_reader, writer, head)
+        finally:
+            inner.close()
 
-    async def _pass_on(self, inner: asyncio.StreamReader, writer: asyncio.StreamWriter, head: bytes) -> bool:
-        """The service's answer; True where the connection ends with it."""
+    async def _pass_on(self, inner: asyncio.StreamReader, writer: asyncio.StreamWriter, head: bytes) -> None:
+        """The service's answer."""
         loses = bool(self.lose_answer_to) and head.startswith(self.lose_answer_to.encode())
         if "late" in self.way:
             await self.clock.sleep_ms(self.latency_ms)
@@ -87,18 +86,17 @@ class Between:
         if loses:
             self.lose_answer_to = ""
             self.lost += 1
-            return True
+            return
         if self.way == "cut answers":
             writer.write(answer[: max(1, len(answer) - 200)])
             await writer.drain()
-            return True
+            return
         step = PIECE if "pieces" in self.way else max(1, len(answer))
         for at in range(0, len(answer), step):
             writer.write(answer[at : at + step])
             await writer.drain()
             if step == PIECE:
                 await self.clock.sleep_ms(10)
-        return True
 
     async def _answer(self, writer: asyncio.StreamWriter) -> None:
         status, body = ("200 OK", _PORTAL) if self.way == "portal" else ("504 Gateway Time-out", _GATEWAY)
