@@ -1,7 +1,9 @@
 """Other programs write the same Iceberg table while the sink does: what they did stays, no row is lost, and none comes back."""
 
 import random
+import threading
 import uuid
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyiceberg.catalog import load_catalog
+from pyiceberg.expressions.visitors import _ManifestEvalVisitor
 from pyiceberg.manifest import (
     DataFile,
     DataFileContent,
@@ -289,6 +292,29 @@ async def test_a_compaction_leaves_what_an_earlier_version_told_by_names(
         assert [(row["c"], row["o"]) for row in lake.rows()] == [(10, {"y": 1}), (20, {"y": 2})] + [
             (10 * n, None) for n in range(3, key + 1)
         ]
+
+
+async def test_a_compaction_finds_its_files_however_the_librarys_threads_take_turns(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A manifest for each release and a value of the division: each thread that asks for one waits for the others."""
+    others = threading.Barrier(2)
+    begins = _ManifestEvalVisitor.visit_equal
+
+    def together(visitor: _ManifestEvalVisitor, *args: Any, **named: Any) -> bool:
+        with suppress(threading.BrokenBarrierError):
+            others.wait(0.05)
+        others.reset()
+        return bool(begins(visitor, *args, **named))
+
+    monkeypatch.setattr(_ManifestEvalVisitor, "visit_equal", together)
+    lake.target.encoding = replace(lake.target.encoding, partition_by=("p",))
+    lake.target.settings = FileSinkSettings(compact_releases=5, buffer_bytes_max=1)
+    await lake.opened()
+    for key in range(12):
+        await lake.release({"id": key, "p": f"p{key % 3}"})
+    assert [row["id"] for row in lake.rows()] == [*range(12)]
+    assert any(iceberg.LARGE in name for name in live_files(lake))
 
 
 async def test_a_column_that_others_dropped_comes_again_with_the_rows_that_have_it(lake: Lake) -> None:

@@ -9,7 +9,7 @@ table's mapping which field a name is. It keeps the names that fields had before
 would be gone.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import groupby
 from typing import Any, Final
@@ -35,7 +35,7 @@ from pyiceberg.table import Table, TableProperties
 from pyiceberg.table.name_mapping import MappedField, NameMapping, parse_mapping_from_json
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.update import AssertCurrentSchemaId
-from pyiceberg.table.update.snapshot import ExpireSnapshots
+from pyiceberg.table.update.snapshot import ExpireSnapshots, _SnapshotProducer
 from pyiceberg.transforms import IdentityTransform, VoidTransform
 
 from tidemark.services.sink.connectors.destination import Destination
@@ -192,6 +192,7 @@ class IcebergReleases(TableReleases[Table]):
                 change.set_properties({TableProperties.DEFAULT_NAME_MAPPING: mapping, **(properties or {})})
                 snapshot = change.update_snapshot(snapshot_properties={TOLD: words})
                 with snapshot.overwrite() if removed else snapshot.merge_append() as files:
+                    _ask_apart(files)
                     for file in added:
                         files.append_data_file(file)
                     for file in removed:
@@ -318,6 +319,22 @@ def _tried_once(table: Table) -> None:
     """Switch off the library's retries: after a conflict the caller decides, because it knows the marker."""
     once = {**table.metadata.properties, TableProperties.COMMIT_NUM_RETRIES: "0"}
     table.metadata = table.metadata.model_copy(update={"properties": once})
+
+
+def _ask_apart(files: "_SnapshotProducer[Any]") -> None:
+    """An evaluator for each question: the library's one keeps the manifest that it looks at, and many threads ask it.
+
+    A thread then takes another's manifest for its own, passes over it, and the library misses files that are there.
+    """
+    build = files._build_manifest_evaluator  # noqa: SLF001
+
+    def apart(spec_id: int) -> Callable[[ManifestFile], bool]:
+        def evaluate(manifest: ManifestFile) -> bool:
+            return bool(build(spec_id)(manifest))
+
+        return evaluate
+
+    files._build_manifest_evaluator = apart  # noqa: SLF001
 
 
 def _mapping(table: Table) -> list[MappedField]:
