@@ -10,6 +10,7 @@ kept beside the summary, in out/chaos/.
 import argparse
 import asyncio
 import logging
+import math
 import random
 import shutil
 import sys
@@ -22,7 +23,8 @@ import structlog
 
 from tests.harness.chaos import disks
 from tests.harness.chaos.ledger import Entry, code, enter, findings, summary
-from tests.harness.chaos.rounds import Measure, Piece, Wrong
+from tests.harness.chaos.rounds import Measure, Piece
+from tests.harness.chaos.steps import ENDS_S_MAX, STARTS_S_MAX, Steps, Wrong
 from tests.harness.chaos.world import world
 
 PIECE_S = 600.0
@@ -31,12 +33,18 @@ KEPT = ("data/logs", "data/coordinator.db", "data/kafka/diagnostics")
 
 
 async def piece(seed: int, measure: Measure, seconds: float, rounds: int | None, out: Path) -> Entry:
-    """One installation: rounds until the time is over, or so many; its entry in the ledger."""
+    """One installation: rounds until the time is over, or so many; its entry in the ledger. Wrong where it does not begin, or end."""
+    around = Steps("the start of the installation", STARTS_S_MAX)
+    return await around.followed(_piece(seed, measure, seconds, rounds, out, around))
+
+
+async def _piece(seed: int, measure: Measure, seconds: float, rounds: int | None, out: Path, around: Steps) -> Entry:
     began, said = time.monotonic(), ""
     with tempfile.TemporaryDirectory(prefix="tidemark-chaos-") as name:
         folder = Path(name)
         async with world(folder, WORKERS, disks=disks.can_mount()) as of:
             run = Piece(of, seed, measure, _say)
+            around.begin("rounds whose steps have their own time", math.inf)
             try:
                 await run.run(seconds, rounds)
             except Wrong as wrong:
@@ -47,6 +55,7 @@ async def piece(seed: int, measure: Measure, seconds: float, rounds: int | None,
                 _keep(folder, out / f"failed-{seed}")
                 raise
             finally:
+                around.begin("the end of the installation", ENDS_S_MAX)
                 await run.close()
                 entry = Entry(
                     code(), seed, run.rounds, round(time.monotonic() - began), said, of.all_struck(), run.figures

@@ -12,6 +12,7 @@ from typing import Any, Final, TypeVar
 from tests.harness.chaos.faults import Fault, Faults
 from tests.harness.chaos.jobs import Feeder, Job, drawn, records, steady
 from tests.harness.chaos.oracle import Reader, judge, open_still, outputs_of, there
+from tests.harness.chaos.steps import Steps, Wrong
 from tests.harness.chaos.world import World
 from tidemark.services.cli.remote import RemoteFailed, find
 from tidemark.shared.model.ids import ProcessorName
@@ -25,15 +26,13 @@ DRAIN_AT = 0.8
 SETTLES_S_MAX = 600.0
 """From the end of all faults until all is as it must be, on a machine that may be busy: a JVM may take minutes there to begin."""
 _RETRY_S = 1.0
+_ASKED_S = 20.0
+"""For the broker to say how things stand, where a step does not end: it may be what hangs."""
 _NO_STATEMENT = 3
 """Of `tidemark audit`: the status where nothing is wrong and something could not be compared."""
 _SHAPES: Final = {"plain": "a projection", "marks": "a computation", "window": "windows", "join": "a join"}
 UNSAID: Final = "in the order of their arrival"
 T = TypeVar("T")
-
-
-class Wrong(Exception):
-    """What must not be: lost, twice, FAILED, stuck, or an audit that finds something."""
 
 
 @dataclass(frozen=True)
@@ -64,12 +63,14 @@ class Piece:
         self._reader = Reader(self._steady, self._it.log)
         self._beside: list[asyncio.Task[Any]] = []
         self._failed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._steps = Steps("the beginning", measure.settles_s, self._stands)
+        self._at: tuple[Job, int] = (self._steady, 0)
         self.rounds = 0
         self.figures: dict[str, float] = {"records": 0, "generations": 0, "longest to settle, s": 0}
 
     async def run(self, seconds: float, rounds: int | None) -> None:
         """As many as asked for, or until the time is over; Wrong."""
-        work = asyncio.ensure_future(self._run(seconds, rounds))
+        work = asyncio.ensure_future(self._steps.followed(self._run(seconds, rounds)))
         either: set[asyncio.Future[Any]] = {work, self._failed}
         await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         if not work.done():
@@ -96,6 +97,7 @@ class Piece:
         await self._finish()
 
     async def _begin(self, job: Job) -> None:
+        self._steps.begin(f"the start of {job.name}", self._measure.settles_s)
         log = self._it.log
         await patiently(lambda: log.create_topic(job.source, job.partitions, {"retention.ms": "-1"}))
         for topic in filter(None, (job.topic, job.letters)):
@@ -115,10 +117,12 @@ class Piece:
     async def _round(self, number: int) -> None:
         job = drawn(self._chance, number, self._out)
         self._say(f"round {number}: {job.name} with {_shape(job)}")
+        self._at = job, number
         await self._begin(job)
         feeder, reader = Feeder(self._it.log, job), Reader(job, self._it.log)
         reading = asyncio.ensure_future(reader.run())
         striking_s = self._measure.striking_s
+        self._steps.begin(f"feeding {job.name} and draining it", striking_s + self._measure.settles_s)
         try:
             async with self._striking():
                 steady_rows = records(self._steady, self._chance, number, round(STEADY_PER_S * striking_s))
@@ -140,6 +144,7 @@ class Piece:
         await self._audited(self._steady)
         await self._audited(job)
         self.figures["generations"] += (await self._status(job.name)).generation
+        self._steps.begin(f"dropping {job.name}", self._measure.settles_s)
         await patiently(lambda: self._it.client.request(DropProcessor(self._it.client.unique(), job.name)))
         self._say(f"round {number}: settled in {took:.0f} s; audits agree")
 
@@ -182,15 +187,12 @@ class Piece:
 
     async def _settled(self, job: Job, feeder: Feeder, reader: Reader, number: int) -> None:
         """All is as it must be, within the time that recovery may take."""
-        try:
-            async with asyncio.timeout(self._measure.settles_s):
-                await self._ended(job.name)
-                source = await patiently(lambda: there(self._steady, self._it.log))
-                due = {i for i in source if not open_still(i, number)}
-                while not due <= self._reader.ids.keys():  # noqa: ASYNC110 - a reader of real topics counts
-                    await asyncio.sleep(_RETRY_S)
-        except TimeoutError:
-            raise Wrong(await self._stuck(job, number)) from None
+        self._steps.begin(f"all that is due behind the faults of round {number}", self._measure.settles_s)
+        await self._ended(job.name)
+        source = await patiently(lambda: there(self._steady, self._it.log))
+        due = {i for i in source if not open_still(i, number)}
+        while not due <= self._reader.ids.keys():  # noqa: ASYNC110 - a reader of real topics counts
+            await asyncio.sleep(_RETRY_S)
         await self._judged(job, feeder, reader, None)
         await self._judged(self._steady, self._feeder, self._reader, number)
         await self._told(job)
@@ -201,17 +203,21 @@ class Piece:
                 return status
         raise Wrong("the registry ended")
 
-    async def _stuck(self, job: Job, number: int) -> str:
-        source = await patiently(lambda: there(self._steady, self._it.log))
+    async def _stands(self) -> str:
+        """What a step that does not end leaves to say."""
+        job, number = self._at
+        here = f"{self._world.shares()}; {self._troubles()}"
+        try:
+            async with asyncio.timeout(_ASKED_S):
+                source = await there(self._steady, self._it.log)
+                found = [await self._status(name) for name in dict.fromkeys((job.name, self._steady.name))]
+        except (LogError, TimeoutError, KeyError) as error:
+            return f"the broker cannot be asked ({error!r}); {here}"
         due = {i for i in source if not open_still(i, number)} - self._reader.ids.keys()
-        found = [await self._status(name) for name in (job.name, self._steady.name)]
         said = "; ".join(
             f"{s.name} is {s.state} {s.reason}, {s.commits} commits, generation {s.generation}" for s in found
         )
-        return (
-            f"after {self._measure.settles_s:g} s without faults {len(due)} ids of {self._steady.name} are not out; {said};"
-            f" {self._world.shares()}; {self._troubles()}"
-        )
+        return f"{len(due)} ids of {self._steady.name} are not out; {said}; {here}"
 
     def _troubles(self) -> str:
         cluster = self._world.cluster
@@ -219,6 +225,7 @@ class Piece:
 
     async def _judged(self, job: Job, feeder: Feeder, reader: Reader, closed: int | None) -> None:
         """What is there now, and what was shown on the way. Files may come a moment after topics, each sink by itself."""
+        self._steps.begin(f"reading what has come out of {job.name}", 2 * self._measure.settles_s)
         source = await patiently(lambda: there(job, self._it.log))
         deadline = asyncio.get_running_loop().time() + self._measure.settles_s
         while True:
@@ -233,6 +240,7 @@ class Piece:
 
     async def _told(self, job: Job) -> None:
         """The control service and the supervisor say what is so."""
+        self._steps.begin("asking the control service", SETTLES_S_MAX)
         expected = {job.name: "FINISHED", self._steady.name: "RUNNING"}
 
         def ask() -> dict[str, str]:
@@ -253,11 +261,12 @@ class Piece:
 
     async def _audited(self, job: Job) -> None:
         """By the command, as a user would."""
+        self._steps.begin(f"the audit of {job.name}", SETTLES_S_MAX)
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "tidemark.services.cli", "audit", job.name, "--data", str(self._world.folder / "data"),
             stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
         )  # fmt: skip
-        said, _ = await process.communicate()
+        said = await said_by(process)
         # By arrival, records of several partitions are numbered by chance, and no audit can say the same.
         unsaid = process.returncode == _NO_STATEMENT and UNSAID.encode() in said
         if process.returncode != 0 and not unsaid:
@@ -270,19 +279,24 @@ class Piece:
         """The steady job is drained, too, and all that it ever put out judged."""
         job, client = self._steady, self._it.client
         request = StopProcessor(client.unique(), job.name, drain=True)
+        self._steps.begin(f"draining {job.name}", self._measure.settles_s)
         await patiently(lambda: client.request(request))
         self._world.kill(self._faults.victim())
-        try:
-            async with asyncio.timeout(self._measure.settles_s):
-                status = await self._ended(job.name)
-        except TimeoutError:
-            raise Wrong(
-                f"{job.name} does not finish within {self._measure.settles_s:g} s; {self._troubles()}"
-            ) from None
+        status = await self._ended(job.name)
         await self._judged(job, self._feeder, self._reader, None)
         await self._audited(job)
         self.figures["records"] += self._feeder.sent
         self.figures["generations"] += status.generation
+
+
+async def said_by(process: asyncio.subprocess.Process) -> bytes:
+    """All of its output, once it has ended; it ends with who waits for it."""
+    try:
+        said, _ = await process.communicate()
+    finally:
+        if process.returncode is None:
+            process.kill()
+    return said
 
 
 async def patiently(ask: Callable[[], Awaitable[T]]) -> T:

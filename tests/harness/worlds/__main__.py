@@ -7,6 +7,7 @@ python -m tests.harness.worlds --only "clock broker" --acts 3
 import argparse
 import asyncio
 import logging
+import math
 import shutil
 import sys
 import tempfile
@@ -19,7 +20,8 @@ import msgspec
 import structlog
 
 from tests.harness.chaos.jobs import Job
-from tests.harness.chaos.rounds import UNSAID, Measure, Piece, Wrong
+from tests.harness.chaos.rounds import UNSAID, Measure, Piece, said_by
+from tests.harness.chaos.steps import ENDS_S_MAX, STARTS_S_MAX, Steps, Wrong
 from tests.harness.postgres import postgres
 from tests.harness.worlds.acts import Acts
 from tests.harness.worlds.clocks import Clocks, can_set
@@ -44,7 +46,7 @@ class Story(Piece):
             sys.executable, "-m", "tidemark.services.audit.program", "audit", job.name,
             stdout=asyncio.subprocess.PIPE, env=cluster.environment("audit-0", "audit"),
         )  # fmt: skip
-        said, _ = await process.communicate()
+        said = await said_by(process)
         verdict = msgspec.json.decode(said, type=ProgramVerdict)
         if verdict.outcome != "held" and UNSAID not in verdict.why:
             raise Wrong(f"audit of {job.name}: {verdict}")
@@ -52,6 +54,14 @@ class Story(Piece):
 
 async def story(seed: int, measure: Measure, only: list[str], out: Path) -> str:
     """One installation, one round; "" where nothing is wrong."""
+    around = Steps("the start of the installation", STARTS_S_MAX)
+    try:
+        return await around.followed(_story(seed, measure, only, out, around))
+    except Wrong as error:
+        return str(error)
+
+
+async def _story(seed: int, measure: Measure, only: list[str], out: Path, around: Steps) -> str:
     with tempfile.TemporaryDirectory(prefix="tidemark-worlds-") as name:
         folder = Path(name)
         clocks = Clocks(folder / "clocks")
@@ -62,12 +72,16 @@ async def story(seed: int, measure: Measure, only: list[str], out: Path) -> str:
             acts = Acts(f"{seed} acts", WORKERS, clocks=can_set(), store=store is not None, only=only)
             run, watcher = Story(of, seed, measure, say, faults=acts), Watcher(of)
             watching = asyncio.ensure_future(watcher.run())
+            around.begin("a story whose steps have their own time", math.inf)
             try:
                 await run.run(0, 1)
+                around.begin("asking for figures", ENDS_S_MAX)
                 wrong = "; ".join(await watcher.judged())
             except Wrong as error:
                 wrong = str(error)
+                say(wrong)  # at once: an installation in which something hangs may not end either
             finally:
+                around.begin("the end of the installation", ENDS_S_MAX)
                 watching.cancel()
                 _keep(folder, out / f"seed-{seed}")
                 await run.close()
