@@ -394,6 +394,33 @@ async def test_C12_small_files_become_large_ones_and_nothing_else_goes(target: F
     check_readers(target, range(world.committed_rows))
 
 
+@pytest.mark.parametrize("error", [AssertionError(), TargetRefused("no")])
+async def test_C12_a_compaction_that_fails_however_stops_no_release(
+    target: FilesWorld, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """Whatever a library raises over files that others wrote: releases go on, and a later compaction makes up for it."""
+    target.settings = FileSinkSettings(compact_releases=2, buffer_bytes_max=1)
+    task = Task(World(target))
+    await task.start()
+    with monkeypatch.context() as patched:
+        tried = []
+
+        def fails(*_: object) -> None:
+            tried.append(1)
+            raise error
+
+        patched.setattr(type(releases_of(target)), "_compact", fails)
+        for _ in range(5):
+            await task.epoch()
+    assert tried
+    check_readers(target, range(task.world.committed_rows))
+    files = len(list(target.root.glob("*.parquet")))
+    for _ in range(2):
+        await task.epoch()
+    check_readers(target, range(task.world.committed_rows))
+    assert len(list(target.root.glob("*.parquet"))) < files
+
+
 def _empty(number: int) -> Manifest:
     """Of an epoch without rows."""
     before = number - 1 if number > 1 else None

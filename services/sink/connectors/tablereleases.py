@@ -481,10 +481,10 @@ class TableReleases(ABC, Generic[Handle]):
         try:
             with self._errors():
                 removed, deleted = self._compact(table)
-        except (TargetRefused, TargetUnavailable, CommitConflict) as error:
-            # Nothing hangs on it: it is tried again after as many releases.
-            _log.warning("sink.not_compacted", place=self._place, reason=str(error))
-            return
+        except Exception as error:  # noqa: BLE001 - no output hangs on it, and no library lists what it may raise
+            known = isinstance(error, TargetRefused | TargetUnavailable | CommitConflict)
+            _log.warning("sink.not_compacted", place=self._place, reason=str(error) or repr(error), exc_info=not known)
+            return  # it is tried again after as many releases
         finally:
             self._releasing = None
         _log.info("sink.compacted", place=self._place, files=removed, deleted=deleted)
