@@ -1,10 +1,14 @@
 # ruff: noqa: N802 -- a test carries its rule's name
 """What every source must keep: order and positions of its splits, exact resumption, ends (source port; W4, E1, D11)."""
 
+import random
 from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
+from tidemark_shelf import ShelfSource
 
 from tests.contract.sources_worlds import (
     AvroLanes,
@@ -20,8 +24,15 @@ from tests.contract.sources_worlds import (
     number_of,
 )
 from tests.harness.opening import open_splits
+from tests.harness.raw_log import LogRawReader
+from tests.harness.registry import MemoryRegistry
+from tidemark.plugins import Away
+from tidemark.services.source.connectors.filecursors import Files
+from tidemark.services.source.connectors.tables import _SplitReader
 from tidemark.shared.model.ids import Offset, SplitId
 from tidemark.shared.model.records import RawBatch
+from tidemark.shared.ports.log import LogUnavailable
+from tidemark.shared.ports.registry import RegistryUnavailable
 from tidemark.shared.ports.source import KnowsOrigins, SourcePort
 from tidemark.shared.runtime.body import Fetched
 
@@ -57,6 +68,17 @@ GROWING: dict[str, Callable[[Path], World]] = {
     "iceberg-follow": lambda path: TableLanes(path, "iceberg", ordered=True, follow=True),
     "change-stream": lambda _: ChangeLanes(),
 }
+
+
+OUTSIDE: tuple[tuple[type, Any, str, Exception], ...] = (
+    (FileLanes, Files, "read", LogUnavailable("the share stutters")),
+    (FileLanes, Files, "state", LogUnavailable("the share stutters")),
+    (TableLanes, _SplitReader, "_fill", LogUnavailable("the store stutters")),
+    (PluginLanes, ShelfSource, "read", Away("the shelf stutters")),
+    (AvroLanes, MemoryRegistry, "schema", RegistryUnavailable("the registry stutters")),
+    (KafkaLanes, LogRawReader, "fetch", LogUnavailable("the broker stutters")),
+)
+"""What leads outside in a world, and how it says that it does not answer."""
 
 
 async def fill(world: World, lanes: int = 3, each: int = 10) -> None:
@@ -155,6 +177,35 @@ async def test_C2_a_fetch_may_be_divided_anywhere(world: World) -> None:
             assert sorted(numbers([*given, *behind]).values()) == sorted(world.lanes)
             divided = {batch.split for batch in (rest.batches if rest else ())}
             assert not any(s.at_end or s.finished for s in piece.statuses if s.split in divided)
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_what_is_read_in_front_of_an_outage_comes_once(
+    world: World, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """The other side breaks off at any read of any split, also behind others of the same fetch: each record comes once, none is lost."""
+    source, chooser, broken = await opened(world), random.Random(seed), []
+
+    def breaks(owner: Any, name: str, error: Exception) -> None:
+        asks = getattr(owner, name)
+
+        def asked(*args: Any, **named: Any) -> Any:
+            if chooser.random() < 0.4:
+                broken.append(name)
+                raise error
+            return asks(*args, **named)
+
+        monkeypatch.setattr(owner, name, asked)
+
+    outside = [where for kind, *where in OUTSIDE if isinstance(world, kind)]
+    for where in outside:
+        breaks(*where)
+    given: list[RawBatch] = []
+    while not all(status.at_end for status in source.status()):
+        with suppress(LogUnavailable):
+            given += await source.fetch(chooser.choice((30, 200, 1 << 20)), 5)
+    assert broken or not outside
+    assert sorted(numbers(given).values()) == sorted(world.lanes)
 
 
 async def test_d11_ordinals_and_splits_agree_between_tasks(world: World) -> None:

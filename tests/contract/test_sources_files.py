@@ -2,10 +2,15 @@
 """The file source's own promises: incomplete records, sequences of files, what it refuses."""
 
 import datetime as dt
+import errno
 import gzip
+import os
+import random
 import re
 import zlib
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -16,6 +21,7 @@ from tests.contract.sources_worlds import CLOCK
 from tests.harness.opening import open_splits
 from tidemark.services.library.release_world import InlineSpawner
 from tidemark.services.source.connectors.files import SEQUENCE, FileConnector, FileSourceSettings
+from tidemark.shared.adapters.clock import SystemClock
 from tidemark.shared.language.values import parse_json
 from tidemark.shared.model.ids import Offset, SplitId
 from tidemark.shared.model.values import Binary, Date
@@ -55,6 +61,37 @@ async def test_a_line_without_its_end_waits_in_a_file_that_grows(tmp_path: Path)
     with path.open("a") as file:
         file.write("2}\n")
     assert await read(source) == [{"n": 2}]
+
+
+class Ailing(LocalFileSystem):  # type: ignore[misc]
+    """One of whose files cannot be read for a while: a share that stutters."""
+
+    cachable = False
+    away = ""
+    refused = 0
+
+    def open(self, path: str, *args: Any, **named: Any) -> Any:
+        if self.away and path.endswith(self.away):
+            self.refused += 1
+            raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+        return super().open(path, *args, **named)
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+async def test_what_is_read_in_front_of_an_outage_comes_once(tmp_path: Path, ordered: bool) -> None:
+    """The connection breaks at another file of the same fetch: the rows read before it are neither lost nor read again."""
+    for name in "abcd":
+        (tmp_path / f"{name}.json").write_text(f'{{"n": "{name}1"}}\n{{"n": "{name}2"}}\n')
+    filesystem = Ailing()
+    settings = FileSourceSettings(glob=f"{tmp_path}/*.json", format="json", ordered=ordered, types={}, poll_ms=1)
+    source = await start(FileConnector(settings, filesystem, InlineSpawner(), CLOCK))
+    found, chooser = list[Any](), random.Random(1)
+    for fetch in range(40):
+        filesystem.away = "" if fetch > 30 else f"{chooser.choice('abcd')}.json"
+        with suppress(LogUnavailable):
+            found += await read(source, 1)
+    assert filesystem.refused
+    assert sorted(each["n"] for each in found) == [f"{name}{row}" for name in "abcd" for row in (1, 2)]
 
 
 @pytest.mark.parametrize("ordered", [False, True])
@@ -194,9 +231,9 @@ async def test_records_of_a_sequence_are_ordered_as_if_it_were_one_file(
     checks: list[int] = []
     crc32 = zlib.crc32
 
-    def counted(data: bytes) -> int:
+    def counted(data: bytes, value: int = 0) -> int:
         checks.append(1)
-        return crc32(data)
+        return crc32(data, value)
 
     monkeypatch.setattr(zlib, "crc32", counted)
     for number in range(50):
@@ -211,6 +248,45 @@ async def test_records_of_a_sequence_are_ordered_as_if_it_were_one_file(
         line.start() for line in re.finditer(b"{", b"".join(p.read_bytes() for p in sorted(tmp_path.iterdir())))
     ]
     assert len(checks) < 10 * len(batches)
+
+
+class _Hand(SystemClock):
+    """Stands still but for what a test says."""
+
+    time_ms = 0
+
+    def monotonic_ms(self) -> int:
+        return self.time_ms
+
+
+async def test_a_file_of_many_costs_no_look_at_all_of_them(tmp_path: Path) -> None:
+    """A folder of many files takes long to list. One that is followed is read on meanwhile, and what comes is found in the end."""
+    clock, listed = _Hand(), []
+
+    class Slow(LocalFileSystem):  # type: ignore[misc]
+        cachable = False
+
+        def glob(self, *args: Any, **named: Any) -> Any:
+            listed.append(clock.time_ms)
+            clock.time_ms += 1_000
+            return super().glob(*args, **named)
+
+    settings = FileSourceSettings(
+        glob=f"{tmp_path}/*.json", format="json", ordered=True, follow=True, types={}, poll_ms=1
+    )
+    for number in range(100):
+        (tmp_path / f"{number:03}.json").write_text(f'{{"n": {number}}}\n')
+    source = await start(FileConnector(settings, Slow(), InlineSpawner(), clock))
+    before = len(listed)
+    found = await read(source, 100)
+    assert found == [{"n": number} for number in range(100)]
+    assert len(listed) - before < 3
+    (tmp_path / "100.json").write_text('{"n": 100}\n')
+    for _ in range(100):
+        clock.time_ms += 100
+        found += await read(source, 1)
+    assert found[100:] == [{"n": 100}]
+    assert len(listed) - before < 5
 
 
 async def test_parquet_values_become_the_languages(tmp_path: Path) -> None:

@@ -1,11 +1,13 @@
 """The splits that a connector reads by cursors: files, or the rows of a table."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 from tidemark.shared.model.ids import Offset, SplitId
 from tidemark.shared.model.splits import SplitStatus
+from tidemark.shared.ports.log import LogUnavailable
 
 
 class Stands(Protocol):
@@ -57,3 +59,16 @@ class CursorSplits(dict[SplitId, CursorSplit[C]]):
         """See `Source.end_at`."""
         for name, end in until.items():
             self[name].until = end
+
+
+@contextmanager
+def ended_by_outage(batches: Sequence[object]) -> Iterator[None]:
+    """An outage ends a fetch. LogUnavailable, but for batches read before it: their splits stand behind them, so they are given out.
+
+    A later fetch meets the outage.
+    """
+    try:
+        yield
+    except LogUnavailable:
+        if not batches:
+            raise

@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from tidemark.services.source.connectors.cursorsplits import CursorSplit, CursorSplits
+from tidemark.services.source.connectors.cursorsplits import CursorSplit, CursorSplits, ended_by_outage
 from tidemark.services.source.connectors.filecursors import Cursor, FileCursor, Files, Piece, SequenceCursor
 from tidemark.services.source.connectors.filereaders import reader_of
 from tidemark.services.source.connectors.tablefolders import TableFolders
@@ -155,9 +155,8 @@ class FileConnector:
     def _cursor(self, split: SplitId, position: int) -> Cursor:
         follow, known = self._settings.follow, self._origins.get(split, {})
         if self._settings.ordered:
-            return SequenceCursor(
-                self._files, self._reader, position, known, follow=follow, by_place=self._settings.format == "parquet"
-            )
+            by_place, now_ms = self._settings.format == "parquet", self._clock.monotonic_ms
+            return SequenceCursor(self._files, self._reader, position, known, now_ms, follow=follow, by_place=by_place)
         return FileCursor(self._files, self._reader, split, position, known, follow=follow)
 
     async def fetch(self, max_bytes: int, timeout_ms: int) -> Sequence[RawBatch]:
@@ -168,21 +167,22 @@ class FileConnector:
         return batches
 
     def _read(self, max_bytes: int) -> list[RawBatch]:
-        """One piece of each split, beginning with another split each time so that none starves."""
+        """Pieces of the splits, beginning with another split each time so that none starves."""
         names = list(self._splits)
         self._turn = (self._turn + 1) % max(1, len(names))
         batches: list[RawBatch] = []
         taken = 0
-        for name in names[self._turn :] + names[: self._turn]:
-            split = self._splits[name]
-            while not split.finished and taken < max_bytes:
-                found = split.cursor.read(max_bytes - taken)
-                if found is not None:
-                    batch = self._batch(name, split, found)
-                    batches += [batch] if len(batch.positions) else []
-                    taken += sum(map(len, found.rows.values))
-                if found is not None or split.cursor.at_end:
-                    break
+        with ended_by_outage(batches):
+            for name in names[self._turn :] + names[: self._turn]:
+                split = self._splits[name]
+                while not split.finished and taken < max_bytes:
+                    found = split.cursor.read(max_bytes - taken)
+                    if found is not None:
+                        batch = self._batch(name, split, found)
+                        batches += [batch] if len(batch.positions) else []
+                        taken += sum(map(len, found.rows.values))
+                    if split.cursor.at_end:
+                        break
         return batches
 
     def _batch(self, name: SplitId, split: CursorSplit[Cursor], piece: Piece) -> RawBatch:

@@ -12,6 +12,7 @@ from typing import Any, Final, get_args
 import numpy as np
 import pyarrow as pa
 
+from tidemark.services.source.connectors.cursorsplits import ended_by_outage
 from tidemark.shared.language.values import render_json
 from tidemark.shared.model.checkpoint import KnownSplit
 from tidemark.shared.model.failures import Lasting
@@ -150,13 +151,14 @@ class PluginConnector:
         self._turn = (self._turn + 1) % max(1, len(names))
         batches: list[RawBatch] = []
         left = max_bytes
-        for name in names[self._turn :] + names[: self._turn]:
-            if left <= 0:
-                break
-            batch = await self._read(name, left)
-            if batch is not None:
-                batches.append(batch)
-                left -= batch.values.nbytes
+        with ended_by_outage(batches):
+            for name in names[self._turn :] + names[: self._turn]:
+                if left <= 0:
+                    break
+                batch = await self._read(name, left)
+                if batch is not None:
+                    batches.append(batch)
+                    left -= batch.values.nbytes
         if names and not batches:
             await self._clock.sleep_ms(min(timeout_ms, POLL_MS))
         return batches

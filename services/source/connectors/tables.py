@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from tidemark.services.source.connectors.cursorsplits import CursorSplit, CursorSplits
+from tidemark.services.source.connectors.cursorsplits import CursorSplit, CursorSplits, ended_by_outage
 from tidemark.services.source.connectors.files import ordinal_of
 from tidemark.services.source.connectors.parquetcells import texts_of
 from tidemark.services.source.connectors.tableversions import (
@@ -321,15 +321,16 @@ class TableConnector:
         self._turn = (self._turn + 1) % max(1, len(names))
         batches: list[RawBatch] = []
         taken = 0
-        for name in names[self._turn :] + names[: self._turn]:
-            split = self._splits[name]
-            if taken >= max_bytes:
-                break
-            found = split.cursor.read(max_bytes - taken)
-            if found is not None:
-                batch = self._batch(name, split, *found)
-                batches += [batch] if len(batch.positions) else []
-                taken += sum(map(len, found[2]))
+        with ended_by_outage(batches):
+            for name in names[self._turn :] + names[: self._turn]:
+                split = self._splits[name]
+                if taken >= max_bytes:
+                    break
+                found = split.cursor.read(max_bytes - taken)
+                if found is not None:
+                    batch = self._batch(name, split, *found)
+                    batches += [batch] if len(batch.positions) else []
+                    taken += sum(map(len, found[2]))
         return batches
 
     def _batch(
