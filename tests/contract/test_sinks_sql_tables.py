@@ -1,7 +1,9 @@
 # ruff: noqa: N802 -- a test carries its rule's name
 """What tables of other people's making do to the SQL sink: column types, generated columns, odd keys, constraints (protocol, S6)."""
 
+import asyncio
 import logging
+import threading
 import uuid
 from dataclasses import replace
 from decimal import Decimal
@@ -20,6 +22,7 @@ from tidemark.services.operator.tables.sql import SqlTable, engine_of
 from tidemark.services.sink.connectors.sqlrows import RowMaker
 from tidemark.services.sink.connectors.sqltable import target_table
 from tidemark.services.sink.connectors.sqlvalues import Misfit
+from tidemark.shared.adapters.executor import AsyncExecutor
 from tidemark.shared.adapters.sql_cells import read_all
 from tidemark.shared.language.stages import Merge
 from tidemark.shared.language.values.cells import JSON_DEPTH_MAX
@@ -462,6 +465,46 @@ async def test_each_table_of_an_expression_is_looked_at_again_by_itself(
         await sink.stage(Epoch(1), Epoch(0))
         assert [each.row for each in await sink.accept(batch)] == [0]
         assert set(looked) == {"odd"}
+
+
+@pytest.mark.postgres
+async def test_a_release_that_looks_for_long_takes_no_newer_look_away(
+    postgres: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A new holder releases what its predecessor staged, into a table that documents come for meanwhile, and that gets a column."""
+    executor, looks, goes_on = AsyncExecutor(), threading.Event(), threading.Event()
+    with sql_world(postgres, when_matched="merge") as target:
+        target.stage = replace(target.stage, table=expression("$to"))
+        remake(target, 'CREATE TABLE other (id BIGINT PRIMARY KEY, "to" TEXT)')
+        first = target.sink()
+        await first.open(IDENTITY, Epoch(0))
+        assert not await first.accept(documents_batch([{"id": 1, "to": "other"}]))
+        staged = await first.stage(Epoch(1), Epoch(0))
+
+        def slow(engine: sa.Engine, stage: Merge) -> sa.Table:
+            found, is_first = target_table(engine, stage), not looks.is_set()
+            looks.set()
+            if is_first:
+                goes_on.wait()
+            return found
+
+        monkeypatch.setattr("tidemark.services.sink.connectors.sql.target_table", slow)
+        target.executor = executor
+        sink = target.sink()
+        await sink.open(IDENTITY, Epoch(0))
+        releasing = asyncio.ensure_future(sink.release(row_of(1, 0, staged), staged))
+        await executor.blocking(looks.wait)
+        try:
+            assert not await sink.accept(documents_batch([{"id": 2, "to": "other"}]))
+            with target.engine.begin() as other:
+                other.exec_driver_sql("ALTER TABLE other ADD more INT")
+            batch = documents_batch([{"id": 3, "to": "other", "more": 3}])
+            assert not await sink.accept(batch)
+        finally:
+            goes_on.set()
+            await releasing
+        assert not await sink.accept(batch)
+    await executor.close()
 
 
 @pytest.mark.postgres

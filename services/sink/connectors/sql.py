@@ -9,7 +9,7 @@
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby
 from typing import Any, Final
@@ -152,9 +152,17 @@ class _WrittenTable:
         return encode_doc({name: value for name, value in decode_doc(row.document).items() if name in self.stage.on})
 
 
-def _key_of(row: StagedRow) -> tuple[str, str, str]:
+@dataclass(frozen=True, slots=True)
+class _KnownTable:
+    """A table as it was looked at. Accepting and releasing are threads: another look makes another of these, and mends none."""
+
+    table: sa.Table
+    by_actions: dict[tuple[str, str], _WrittenTable] = field(default_factory=dict)
+
+
+def _key_of(row: StagedRow) -> tuple[str, tuple[str, str]]:
     """What a row has of its own: table, "" for the one that the stage names, and actions."""
-    return (row.table, row.when_matched, row.when_not_matched) if isinstance(row, StagedChange) else ("", "", "")
+    return (row.table, (row.when_matched, row.when_not_matched)) if isinstance(row, StagedChange) else ("", ("", ""))
 
 
 class SqlSink:
@@ -186,8 +194,8 @@ class SqlSink:
         self._held = HeldRows(parts, self._settings.part_bytes_max)
         self._identity: Identity | None = None
         self._marker = Epoch(0)
-        self._tables: dict[str, sa.Table] = {}
-        self._targets: dict[tuple[str, str, str], _WrittenTable] = {}
+        self._known: dict[str, _KnownTable] = {}
+        """By the names that rows have for them."""
         self._looked: set[str] = set()
         """Tables that were looked at again in this epoch, as rows name them."""
 
@@ -199,11 +207,11 @@ class SqlSink:
 
     def _open(self, identity: Identity, restored_from: Epoch, *, joins: bool) -> Epoch:
         with self._errors("opening"):
-            self._tables, self._targets = {}, {}
+            self._known = {}
             if self._stage.is_constant:
                 self._target(b"")
             elif isinstance(self._stage.table, str):
-                self._table(self._stage)
+                self._table(self._stage.table, self._stage)
             self._make_markers()
             with self._engine.begin() as connection:
                 marker = self._read_marker(connection, identity)
@@ -221,25 +229,29 @@ class SqlSink:
         self._marker = marker
         return marker
 
-    def _table(self, stage: Merge) -> sa.Table:
-        """The table of a resolved stage. TargetRefused."""
-        name = str(stage.table)
-        if name not in self._tables:
-            if len(self._tables) >= self._settings.tables_max:
+    def _table(self, name: str, stage: Merge) -> _KnownTable:
+        """The table of a resolved stage, which rows name so. TargetRefused."""
+        known = self._known.get(name)
+        if known is None:
+            # In this order: another thread may learn of it meanwhile, and nobody forgets one.
+            if len(self._known) >= self._settings.tables_max and name not in self._known:
                 raise TargetRefused(
-                    f"{place_of(stage)}: the expression has named {len(self._tables)} tables, which is tables_max"
+                    f"{place_of(stage)}: the expression has named {len(self._known)} tables, which is tables_max"
                 )
-            self._tables[name] = target_table(self._engine, stage)
-        return self._tables[name]
+            known = self._known.setdefault(name, _KnownTable(target_table(self._engine, stage)))
+        return known
 
     def _target(self, row: StagedRow) -> _WrittenTable:
         """Where a row goes. TargetRefused, TargetUnavailable."""
-        key = _key_of(row)
-        found = self._targets.get(key)
+        name, actions = _key_of(row)
+        known = self._known.get(name)
+        found = None if known is None else known.by_actions.get(actions)
         if found is None:
             stage = self._stage_of(row)
             with self._errors(f"looking at {stage.table}"):
-                found = self._targets[key] = self._written(stage, self._table(stage))
+                known = self._table(name, stage)
+                found = self._written(stage, known.table)
+            known.by_actions[actions] = found
         return found
 
     def _stage_of(self, row: StagedRow) -> Merge:
@@ -300,7 +312,7 @@ class SqlSink:
     def _misfits(self, rows: Sequence[StagedRow | NoChange]) -> dict[int, object]:
         """Rows that no table takes, with the reasons. TargetUnavailable."""
         found: dict[int, object] = {}
-        alike: dict[tuple[str, str, str], list[tuple[int, StagedRow]]] = {}
+        alike: dict[tuple[str, tuple[str, str]], list[tuple[int, StagedRow]]] = {}
         for n, row in enumerate(rows):
             if isinstance(row, NoChange):
                 found[n] = row
@@ -336,13 +348,11 @@ class SqlSink:
 
         A release may go on meanwhile, on another thread: what it needs is replaced, and never missing.
         """
-        stage, key = self._stage_of(row), _key_of(row)
+        stage, (name, actions) = self._stage_of(row), _key_of(row)
         with suppress(TargetRefused), self._errors(f"looking at {stage.table}"):
             table = target_table(self._engine, stage)
-            found = self._written(stage, table)
-            self._tables[str(stage.table)] = table
-            self._targets = {each: t for each, t in self._targets.items() if each[0] != key[0]} | {key: found}
-        self._looked.add(key[0])
+            self._known[name] = _KnownTable(table, {actions: self._written(stage, table)})
+        self._looked.add(name)
 
     async def stage(self, epoch: Epoch, committed: Epoch) -> bytes:
         """See `Sink.stage`. May be repeated after TargetUnavailable."""
