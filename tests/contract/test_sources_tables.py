@@ -295,6 +295,34 @@ async def test_D20_a_table_that_is_followed_gives_each_row_once(tmp_path: Path, 
     await reader.close()
 
 
+async def test_a_checkpoint_while_a_drain_counts_rows_is_of_its_position(tmp_path: Path) -> None:
+    """The count is a thread's: between two of its steps a checkpoint forgets the versions that are in front of it."""
+    life, rows, draw = DeltaLife(tmp_path, []), Rows(), random.Random(1)
+    for _ in range(2):
+        life.do("append", rows.some(draw), draw)
+    source = await source_at(tmp_path, "t", follow=True)
+    await open_splits(source)
+    life.do("append", rows.some(draw), draw)
+    while await source.fetch(1 << 20, 1):
+        pass
+    (status,) = source.status()
+
+    class Meanwhile(int):
+        def __ge__(self, other: object) -> bool:
+            source.origins(status.split, status.next_position)
+            return isinstance(other, int) and int(self) >= other
+
+    ends = await source.ends({status.split: Offset(Meanwhile(status.next_position))})
+    told = source.origins(status.split, status.next_position)
+    assert ends == {status.split: status.next_position}
+    again = await source_at(tmp_path, "t", follow=True)
+    again.know({status.split: told})
+    await again.open({status.split: status.next_position})
+    life.do("append", rows.some(draw), draw)
+    batches = [batch for _ in range(3) for batch in await again.fetch(1 << 20, 1)]
+    assert sum(len(batch.positions) for batch in batches) + status.next_position == life.held().total()
+
+
 # --- what is refused ----------------------------------------------------------------------------------------------------
 
 

@@ -88,10 +88,15 @@ class _SplitReader:
         return self._stands[-1][1]
 
     def origins(self, position: int) -> Mapping[str, str]:
-        """Of the position of a snapshot: reading may be ahead of it."""
+        """Of the position of a snapshot: reading may be ahead of it. Earlier ones are forgotten, so the loop alone asks."""
         while len(self._stands) > 1 and self._stands[1][0] <= position:
             del self._stands[0]
         return self._stands[0][1].told()
+
+    def to_count(self) -> "_SplitReader":
+        """One for `end`, of the earliest stand that is known: for another thread, which takes nothing from this one."""
+        position, stand = self._stands[0]
+        return _SplitReader(self._versions, self._first, self._name, stand, position, follow=self._follow)
 
     def read(self, max_bytes: int) -> tuple[TableFile, int, list[bytes]] | None:
         """The next rows of one file: where the file begins, and their documents. None if there are none now."""
@@ -284,9 +289,14 @@ class TableConnector:
         """Behind the last row of the present version; a source that does not follow its table ends by itself."""
         if not self._follow:
             return dict.fromkeys(positions)
+        # By cursors of their own: another thread may be reading.
+        counting = {
+            split: self._splits[split].cursor.to_count() if split in self._splits else self._cursor(split, position)
+            for split, position in positions.items()
+        }
         return await self._executor.blocking(
-            lambda: {split: Offset(self._cursor(split, position).end()) for split, position in positions.items()}
-        )  # by cursors of their own: another thread may be reading
+            lambda: {split: Offset(cursor.end()) for split, cursor in counting.items()}
+        )
 
     def know(self, origins: Mapping[SplitId, Mapping[str, str]]) -> None:
         """See `KnowsOrigins.know`."""
