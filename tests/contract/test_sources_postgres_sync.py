@@ -11,7 +11,7 @@ import pytest
 from psycopg import sql
 
 from tests.harness.shop import Shop, drain, ids, piece, stands
-from tidemark.services.source.connectors.pgsync import SyncRefused
+from tidemark.services.source.connectors.pgsync import SyncRefused, TableReader
 from tidemark.services.source.connectors.postgres import SPLIT, PostgresConnector
 from tidemark.shared.language.values import parse_json
 from tidemark.shared.model.ids import Offset
@@ -164,6 +164,27 @@ async def test_C6_rows_go_on_behind_the_last_key_in_another_snapshot(shop: Shop)
     assert rest[5].keys() == {"_id", "operationType", "clusterTime", "wallTime", "ns", "documentKey"}
     shop.do("UPDATE t SET n = 1 WHERE id = 13")
     assert kinds(await drain(await shop.resumed(*stands(again), **SYNC))) == [("update", 13)]
+
+
+async def test_C6_a_checkpoint_while_a_thread_finds_that_all_rows_were_read_goes_on_behind_them(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Reading goes ahead of checkpoints, on a thread of its own: its last piece has no row."""
+    shop.do("INSERT INTO t VALUES (1), (2)")
+    source = await shop.begun(**SYNC)
+    assert ids(await synced(shop, source, 2)) == [1, 2]
+    position, at = source.status()[0].next_position, TableReader.at
+
+    def behind(tables: TableReader, position: int) -> Any:
+        monkeypatch.undo()
+        assert source._reader is not None
+        assert source._read(source._reader, 1)[0] == []
+        return at(tables, position)
+
+    monkeypatch.setattr(TableReader, "at", behind)
+    again = await shop.resumed(position, dict(source.origins(SPLIT, position)), **SYNC)
+    shop.do("INSERT INTO t VALUES (3)")
+    assert ids(await drain(again)) == [3]
 
 
 async def test_C6_a_truncation_between_snapshots_is_an_error(shop: Shop) -> None:

@@ -249,7 +249,10 @@ class TableReader:
         if self.state.done:
             connection.execute("ROLLBACK")
             self._session = None
-            self._done_at = next_ + len(keys)
+
+    def done(self, position: int) -> None:
+        """All rows are in front of this position: whoever reads has an anchor there."""
+        self._done_at = position
 
     def _begin(self, connection: psycopg.Connection[Any]) -> None:
         """A transaction with its snapshot. LogUnavailable while transactions are open that began in front of the slot."""

@@ -151,8 +151,9 @@ class _Connection:
                 times.append(time_ms)
                 values.append(value)
                 self.next += 1
-            if self.tables.is_done():
+            if self.tables.state.done:
                 self.anchors = [(self.next, self.tables.state.lsn)]
+                self.tables.done(self.next)
             return positions, times, values
         self._advance(connection)
         if self._peek is None:
@@ -404,12 +405,13 @@ class PostgresConnector:
         del split
         if self._reader is None:
             return self._known
-        anchors, tables = list(self._reader.anchors), self._reader.tables
+        # The state first: a thread that reads meanwhile has anchors before all tables count as read.
+        tables = self._reader.tables
+        state = None if tables is None else tables.at(position)
+        anchors = list(self._reader.anchors)
         found = {str(each): lsn_text(lsn) for each, lsn in anchors}
-        if tables is not None:
-            state = tables.at(position)
-            if not state.done or anchors[0][1] < state.high:
-                found[_SYNC] = msgspec.json.encode(state).decode()
+        if state is not None and (not state.done or anchors[0][1] < state.high):
+            found[_SYNC] = msgspec.json.encode(state).decode()
         return found
 
     async def note(self, group: str, positions: Mapping[SplitId, Offset]) -> None:
