@@ -1,5 +1,6 @@
 """A few bytes of a Parquet file may stand for a text of many in each row: no batch has more bytes than it should."""
 
+import io
 from pathlib import Path
 from typing import Any
 
@@ -7,7 +8,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tidemark.services.source.connectors.filereaders import ParquetRows
+from tidemark.services.source.connectors import filereaders
+from tidemark.services.source.connectors.filereaders import FileRecords, ParquetRows
 from tidemark.services.source.connectors.tablerows import PARQUET, Columns, DataFile, by_name
 from tidemark.shared.adapters.parquetpieces import BYTES, Pieces, _bound
 
@@ -91,3 +93,27 @@ def test_a_file_of_a_table_gives_few_of_them(tmp_path: Path) -> None:
     assert sum(rows for rows, _ in sizes) == 400
     assert sizes[0][0] == 200
     assert max(size for _, size in sizes) < 2 * BYTES
+
+
+def test_a_thread_that_counts_may_take_what_another_lets_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row group that was read in part is let go for newer ones, while a count of the same file goes on in it."""
+    reader = ParquetRows()
+
+    class Meanwhile(io.FileIO):
+        def close(self) -> None:
+            super().close()
+            if places and self.name == tmp_path / "b":
+                read("a", places.pop("a"))
+
+    def read(name: str, position: int) -> FileRecords:
+        return reader.read(lambda: Meanwhile(tmp_path / name), name, position, 1, grows=True)
+
+    for name in "abc":
+        pq.write_table(pa.table({"n": range(100_000)}), tmp_path / name)
+    places: dict[str, int] = {}
+    begun = {name: read(name, 1).next_position for name in "ab"}
+    places.update(begun)
+    monkeypatch.setattr(filereaders, "_BEGUN_BYTES", 0)
+    assert read("c", 1).positions[0] == 1
+    assert "a" not in places, "nothing was let go"
+    reader.close()

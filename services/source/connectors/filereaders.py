@@ -272,7 +272,7 @@ class ParquetRows:
 
     def __init__(self) -> None:
         self._begun: dict[tuple[str, int], _Begun] = {}
-        """By the file and the row to go on with, in the order in which they were read."""
+        """By the file and the row to go on with, in the order in which they were read. Threads that read and count take them away."""
 
     def read(self, opening: Opening, name: str, position: int, max_bytes: int, *, grows: bool) -> FileRecords:
         """See `FileReader.read`. A Parquet file is complete or none: it does not grow."""
@@ -305,14 +305,17 @@ class ParquetRows:
             self._begun.popitem()[1].file.close()
 
     def _keep(self, place: tuple[str, int], begun: _Begun) -> None:
-        if place in self._begun:
-            self._begun.pop(place).file.close()
+        self._let_go(place)
         left = _BEGUN_BYTES
-        for older in reversed(list(self._begun)):
-            left -= max(self._begun[older].size, _BEGUN_LEAST)
+        for older, each in reversed(list(self._begun.items())):
+            left -= max(each.size, _BEGUN_LEAST)
             if left < 0:
-                self._begun.pop(older).file.close()
+                self._let_go(older)
         self._begun[place] = begun
+
+    def _let_go(self, place: tuple[str, int]) -> None:
+        if (begun := self._begun.pop(place, None)) is not None:
+            begun.file.close()
 
     def _begin(self, file: Any, name: str, position: int) -> _Begun | None:
         """The row group that holds a row, which comes next; None behind the last row."""
