@@ -68,7 +68,8 @@ async def file_source(
         poll_ms=bounds.file_poll_ms,
         record_bytes_max=processor.options.limits.record_bytes_max,
     )
-    return FileConnector(settings, filesystem, outside.executor, outside.clock)
+    may_read = connections.check_file_at(stage.path)
+    return FileConnector(settings, filesystem, outside.executor, outside.clock, may_read)
 
 
 def _check_there(stage: FileSource, filesystem: Any, glob: str) -> None:

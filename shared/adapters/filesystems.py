@@ -1,9 +1,11 @@
 """File systems of fsspec: listings that are whole, or an error; and the errors for places that cannot be reached."""
 
 import sys
+from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
-from fsspec import AbstractFileSystem
+import fsspec
 from fsspec.asyn import AsyncFileSystem
 
 
@@ -24,16 +26,23 @@ def raise_unless_gone(error: OSError) -> None:
         raise error
 
 
-def listing_of(filesystem: Any, path: str) -> list[str]:
-    """All files and objects below a path of an fsspec file system, as it names them; [] if there is no such path. Blocks; OSError.
+def opened(place: str, config: Mapping[str, object]) -> tuple[Any, str]:
+    """Fsspec's file system of a path or URL, and the path in it. ValueError, ImportError, TypeError.
 
-    fsspec's own walk passes over folders that it cannot read, if not told otherwise.
+    It is nobody else's. Its walks, finds and globs raise OSError for a folder that they cannot read. fsspec's own pass over it, below the
+    first one even where they are told to raise.
     """
+    filesystem, path = fsspec.url_to_fs(place, **config, skip_instance_cache=True)
+    name = "_walk" if isinstance(filesystem, AsyncFileSystem) else "walk"
+    setattr(filesystem, name, partial(getattr(filesystem, name), on_error=raise_unless_gone))
+    return filesystem, str(path)
+
+
+def listing_of(filesystem: Any, path: str) -> list[str]:
+    """All files and objects below a path of a file system (`opened`), as it names them; [] if there is no such path. Blocks; OSError."""
     filesystem.invalidate_cache()
-    kind = type(filesystem)
-    walks = getattr(kind, "_find", kind.find) in (AsyncFileSystem._find, AbstractFileSystem.find)  # noqa: SLF001
     try:
-        return list(filesystem.find(path, **({"on_error": "raise"} if walks else {})))
+        return list(filesystem.find(path))
     except FileNotFoundError:
         if filesystem.exists(path):
             raise  # A folder in it is gone: the rest is not known.

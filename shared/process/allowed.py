@@ -107,6 +107,11 @@ class Allowed:
         self._check_scheme(scheme, where)
         self._check_servers(place, authority, url, where)
 
+    def check_file(self, path: str, where: str) -> None:
+        """NotAllowed for a file of this machine that documents may not reach, by the path that a listing has for it."""
+        self._check_scheme("file", where)
+        self._check_folder(path, where)
+
     def _check_servers(self, place: str, authority: str, url: SplitResult, where: str) -> None:
         """NotAllowed for a URL with a host, or a parameter, that leads where documents may not."""
         scheme = url.scheme.lower()

@@ -4,8 +4,7 @@ import os
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-import fsspec
-
+from tidemark.shared.adapters.filesystems import opened
 from tidemark.shared.adapters.kafka_log import KafkaLog
 from tidemark.shared.adapters.kafka_settings import KafkaSettings, settings_from
 from tidemark.shared.adapters.tablelibraries import iceberg_name, no_catalog
@@ -58,14 +57,13 @@ class NoFileSystem(WrongSetup):
 def filesystem_at(place: str, where: str, config: Mapping[str, object]) -> tuple[Any, str]:
     """Fsspec's file system of a path or URL, and the path in it; `where` names the stage. NoFileSystem."""
     try:
-        filesystem, path = fsspec.url_to_fs(place, **config)
+        return opened(place, config)
     except (ValueError, ImportError, TypeError) as error:
         shown = redacted_line(place)
         raise NoFileSystem(
             f"{where}: {shown}: expected a path, or a URL of a file system that is installed (s3://…, file://…), with the connection's"
             f" config as it takes it; found: {redacted_line(str(error))}"
         ) from None
-    return filesystem, str(path)
 
 
 class Connections:
@@ -152,6 +150,10 @@ class Connections:
     def check_at(self, where: str) -> Callable[[str], None]:
         """What raises NotAllowed for a path or URL that documents may not reach; `where` names the stage."""
         return lambda place: self._allowed.check_place(place, where)
+
+    def check_file_at(self, where: str) -> Callable[[str], None]:
+        """As `check_at`, for the path of a file that a pattern or a link has led to."""
+        return lambda path: self._allowed.check_file(path, where)
 
     def kafka_settings(self, connection: Connection) -> KafkaSettings:
         """Client settings of a Kafka connection."""

@@ -4,6 +4,7 @@ import json
 import sqlite3
 from collections.abc import Sequence
 from contextlib import closing
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -40,11 +41,30 @@ from tidemark.shared.language.stages import ChangeStreamSource, KafkaSource, Sta
 from tidemark.shared.language.stages.sources.script import DataStep, WatermarkStep
 from tidemark.shared.model.values import Timestamp
 from tidemark.shared.plugins.installed import make_of
+from tidemark.shared.ports.clock import Executor
 from tidemark.shared.ports.log import NewRecord, TopicPartition
 from tidemark.shared.ports.registry import header_of
 from tidemark.shared.ports.source import SourcePort
 
 CLOCK = SystemClock()
+
+
+class StillClock(SystemClock):
+    """On which nothing takes time: a folder may be listed again at once."""
+
+    time_ms = 0
+
+    def monotonic_ms(self) -> int:
+        """As it was set."""
+        return self.time_ms
+
+
+@dataclass(frozen=True)
+class Beside:
+    """Where sources run here."""
+
+    executor: Executor = field(default_factory=InlineSpawner)
+    clock: SystemClock = CLOCK
 
 
 class World(Protocol):
@@ -173,7 +193,7 @@ class FileLanes:
             types={"n": "int"},
             poll_ms=1,
         )
-        return FileConnector(settings, LocalFileSystem(), InlineSpawner(), CLOCK)
+        return FileConnector(settings, LocalFileSystem(), InlineSpawner(), StillClock(), lambda _: None)
 
     async def add(self, lane: int, numbers: Sequence[int]) -> None:
         file = len(self.files) - 1 if self.ordered and lane == 0 and self.files else lane

@@ -17,16 +17,21 @@ import pyarrow.parquet as pq
 import pytest
 from fsspec.implementations.local import LocalFileSystem
 
-from tests.contract.sources_worlds import CLOCK
+from tests.contract.sources_worlds import Beside, StillClock
 from tests.harness.opening import open_splits
 from tidemark.services.library.release_world import InlineSpawner
 from tidemark.services.source.connectors.files import SEQUENCE, FileConnector, FileSourceSettings
-from tidemark.shared.adapters.clock import SystemClock
+from tidemark.services.source.filesources import file_source
+from tidemark.shared.adapters.filesystems import opened
+from tidemark.shared.language.documents import parse
+from tidemark.shared.language.stages import FileSource
 from tidemark.shared.language.values import parse_json
 from tidemark.shared.model.ids import Offset, SplitId
 from tidemark.shared.model.values import Binary, Date
 from tidemark.shared.ports.log import LogError, LogUnavailable
 from tidemark.shared.ports.source import SourcePort, SourceReplaced
+from tidemark.shared.process.allowed import Allowed, NotAllowed
+from tidemark.shared.process.connections import Connections
 
 
 def source_of(root: Path, format_: str, *, ordered: bool = False, follow: bool = False, **types: str) -> FileConnector:
@@ -38,7 +43,7 @@ def source_of(root: Path, format_: str, *, ordered: bool = False, follow: bool =
         types=types,
         poll_ms=1,
     )
-    return FileConnector(settings, LocalFileSystem(), InlineSpawner(), CLOCK)
+    return FileConnector(settings, LocalFileSystem(), InlineSpawner(), StillClock(), lambda _: None)
 
 
 async def read(source: SourcePort, fetches: int = 5) -> list[object]:
@@ -77,6 +82,76 @@ class Ailing(LocalFileSystem):  # type: ignore[misc]
         return super().open(path, *args, **named)
 
 
+@pytest.mark.parametrize("glob", ["*/*.json", "**/*.json", "a/b.json"])
+async def test_a_folder_that_cannot_be_read_is_an_outage_and_not_empty(tmp_path: Path, glob: str) -> None:
+    """At any depth: else its files would count as none, or as gone, and be read again when they are back."""
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "b.json").write_text('{"n": 1}\n')
+    filesystem, root = opened(str(tmp_path), {})
+    settings = FileSourceSettings(glob=f"{root}/{glob}", format="json", ordered=False, types={})
+    source = FileConnector(settings, filesystem, InlineSpawner(), StillClock(), lambda _: None)
+    assert list(await source.splits()) == [f"{root}/a/b.json"]
+    lists, asks = filesystem.ls, filesystem.info
+
+    def fails(path: str, *_: Any, **named: Any) -> Any:
+        if str(getattr(path, "path", path)).startswith(f"{root}/a") and isinstance(path, str):
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), path)
+        return (lists if "detail" in named else asks)(path, *_, **named)
+
+    filesystem.ls = filesystem.info = fails
+    with pytest.raises(LogUnavailable, match="Stale file handle"):
+        await source.splits()
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+async def test_links_to_files_are_read_and_lead_nowhere_else(tmp_path: Path, ordered: bool) -> None:
+    """As a mounted folder has them, whose files are links; a link that leads nowhere is no file."""
+    (tmp_path / "v1").mkdir()
+    (tmp_path / "v1" / "b.json").write_text('{"n": 1}\n')
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "b.json").symlink_to("../v1/b.json")
+    (tmp_path / "in" / "c.json").symlink_to("../v1/nothing.json")
+    (tmp_path / "in" / "d.json").mkdir()
+    os.mkfifo(tmp_path / "in" / "e.json")
+    (tmp_path / "in" / "f.json").symlink_to("f.json")
+    source = await start(source_of(tmp_path / "in", "json", ordered=ordered))
+    assert await read(source) == [{"n": 1}]
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+@pytest.mark.parametrize("format_", ["json", "csv"])
+@pytest.mark.parametrize("glob", ["ow[n]/token*", "*/token", "**/*oken*", "in/*", "in/link", "?wn/token"])
+async def test_no_pattern_and_no_link_leads_into_a_closed_folder(
+    tmp_path: Path, glob: str, format_: str, ordered: bool
+) -> None:
+    """What a document's path says may be read; what it leads to is the installation's own."""
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "token").write_text("secret\n")
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "link").symlink_to("../own/token")
+    source = {"path": f"{tmp_path}/{glob}", "format": format_, "ordered": ordered}
+    processor = parse({"pipeline": [{"$source": source}, {"$emit": {"path": "out", "format": "json"}}]})
+    stage = processor.source
+    assert isinstance(stage, FileSource)
+    connections = Connections("x", allowed=Allowed(closed=(str(tmp_path / "own"),)))
+
+    async def looked_at() -> None:
+        made = await file_source(connections, Beside(), processor, stage)
+        await open_splits(made)
+        await made.fetch(1 << 20, 1)
+
+    with pytest.raises(NotAllowed, match="closed to documents"):
+        await looked_at()
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+async def test_a_name_that_is_no_text_is_an_error(tmp_path: Path, ordered: bool) -> None:
+    """Named as it is there."""
+    Path(os.fsdecode(os.fsencode(tmp_path) + b"/a\xff.json")).write_text('{"n": 1}\n')
+    with pytest.raises(LogError, match=r"a\\udcff\.json': expected a name in UTF-8"):
+        await start(source_of(tmp_path, "json", ordered=ordered))
+
+
 @pytest.mark.parametrize("ordered", [False, True])
 async def test_what_is_read_in_front_of_an_outage_comes_once(tmp_path: Path, ordered: bool) -> None:
     """The connection breaks at another file of the same fetch: the rows read before it are neither lost nor read again."""
@@ -84,7 +159,7 @@ async def test_what_is_read_in_front_of_an_outage_comes_once(tmp_path: Path, ord
         (tmp_path / f"{name}.json").write_text(f'{{"n": "{name}1"}}\n{{"n": "{name}2"}}\n')
     filesystem = Ailing()
     settings = FileSourceSettings(glob=f"{tmp_path}/*.json", format="json", ordered=ordered, types={}, poll_ms=1)
-    source = await start(FileConnector(settings, filesystem, InlineSpawner(), CLOCK))
+    source = await start(FileConnector(settings, filesystem, InlineSpawner(), StillClock(), lambda _: None))
     found, chooser = list[Any](), random.Random(1)
     for fetch in range(40):
         filesystem.away = "" if fetch > 30 else f"{chooser.choice('abcd')}.json"
@@ -250,18 +325,9 @@ async def test_records_of_a_sequence_are_ordered_as_if_it_were_one_file(
     assert len(checks) < 10 * len(batches)
 
 
-class _Hand(SystemClock):
-    """Stands still but for what a test says."""
-
-    time_ms = 0
-
-    def monotonic_ms(self) -> int:
-        return self.time_ms
-
-
 async def test_a_file_of_many_costs_no_look_at_all_of_them(tmp_path: Path) -> None:
     """A folder of many files takes long to list. One that is followed is read on meanwhile, and what comes is found in the end."""
-    clock, listed = _Hand(), []
+    clock, listed = StillClock(), []
 
     class Slow(LocalFileSystem):  # type: ignore[misc]
         cachable = False
@@ -276,7 +342,7 @@ async def test_a_file_of_many_costs_no_look_at_all_of_them(tmp_path: Path) -> No
     )
     for number in range(100):
         (tmp_path / f"{number:03}.json").write_text(f'{{"n": {number}}}\n')
-    source = await start(FileConnector(settings, Slow(), InlineSpawner(), clock))
+    source = await start(FileConnector(settings, Slow(), InlineSpawner(), clock, lambda _: None))
     before = len(listed)
     found = await read(source, 100)
     assert found == [{"n": number} for number in range(100)]
@@ -426,7 +492,7 @@ async def test_files_are_bounded_in_number(tmp_path: Path) -> None:
         (tmp_path / f"{name}.json").write_text("")
     settings = FileSourceSettings(glob=f"{tmp_path}/*.json", format="json", ordered=False, types={}, files_max=2)
     with pytest.raises(LogError, match="3 files match, but files_max is 2"):
-        await FileConnector(settings, LocalFileSystem(), InlineSpawner(), CLOCK).splits()
+        await FileConnector(settings, LocalFileSystem(), InlineSpawner(), StillClock(), lambda _: None).splits()
 
 
 def write_numbers(path: Path, numbers: range) -> None:

@@ -26,7 +26,7 @@ from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import LongType, NestedField, StringType
 
 from tests.contract.sinks_targets import FilesWorld
-from tests.contract.sources_worlds import CLOCK, catalog_in, table_at
+from tests.contract.sources_worlds import CLOCK, Beside, catalog_in, table_at
 from tests.contract.test_sinks_iceberg_others import Lake
 from tests.harness.opening import open_splits
 from tidemark.services.library.release_world import InlineSpawner, Task, World
@@ -38,14 +38,12 @@ from tidemark.services.source.connectors.parquetcells import texts_of
 from tidemark.services.source.connectors.tables import TableConnector
 from tidemark.services.source.connectors.tableversions import VersionRefused
 from tidemark.services.source.filesources import NothingYet, file_source
-from tidemark.shared.adapters.clock import SystemClock
 from tidemark.shared.adapters.executor import AsyncExecutor
 from tidemark.shared.adapters.tablelibraries import delta_place
 from tidemark.shared.language.documents import parse
 from tidemark.shared.language.stages import EmitFormat, FileSource
 from tidemark.shared.model.checkpoint import KnownSplit
 from tidemark.shared.model.ids import Offset, SplitId
-from tidemark.shared.ports.clock import Executor
 from tidemark.shared.ports.log import LogUnavailable
 from tidemark.shared.ports.source import SourcePort, SourceReplaced
 from tidemark.shared.process.allowed import Allowed, NotAllowed
@@ -332,14 +330,6 @@ def source_at(folder: Path, path: str, **options: Any) -> Coroutine[Any, Any, Fi
     processor = parse({"pipeline": [{"$source": source}, {"$emit": {"path": "out", "format": "json"}}]})
     assert isinstance(processor.source, FileSource)
     return file_source(Connections("x"), Beside(), processor, processor.source)
-
-
-@dataclass(frozen=True)
-class Beside:
-    """Where sources run here."""
-
-    executor: Executor = field(default_factory=InlineSpawner)
-    clock: SystemClock = CLOCK
 
 
 async def read_all(source: SourcePort) -> Documents:

@@ -115,12 +115,12 @@ async def _lookup(executor: AsyncExecutor) -> None:
 async def _listing(executor: AsyncExecutor) -> None:
     filesystem, path = filesystem_at("s3://bucket/in", "$source", S3)
     settings = FileSourceSettings(glob=f"{path}/*.json", format="json", types={})
-    await FileConnector(settings, filesystem, executor, SystemClock()).files()
+    await FileConnector(settings, filesystem, executor, SystemClock(), lambda _: None).files()
 
 
 async def _reading(executor: AsyncExecutor) -> None:
     filesystem, path = filesystem_at("s3://bucket/in.json", "$source", S3)
-    cursor = Files(filesystem, path, 1)
+    cursor = Files(filesystem, path, 1, lambda _: None)
     await executor.blocking(lambda: cursor.read(reader_of("json", {}, 1_000), path, 0, 1_000, grows=False))
 
 

@@ -7,6 +7,7 @@ Another number orders records among all of the split: their byte, as if the file
 tells how far two records are apart (`recordIdHorizon`).
 """
 
+import errno
 import hashlib
 import re
 import zlib
@@ -16,8 +17,10 @@ from functools import partial
 from itertools import accumulate
 from typing import Any, Final, Protocol
 
+from fsspec.implementations.local import LocalFileSystem
+
 from tidemark.services.source.connectors.filereaders import FileReader, FileRecords
-from tidemark.services.source.connectors.tablefolders import TableFolders
+from tidemark.services.source.connectors.tablefolders import TableFolders, is_pattern
 from tidemark.shared.adapters.filesystems import unreachable
 from tidemark.shared.ports.log import LogError, LogUnavailable
 from tidemark.shared.ports.source import SourceReplaced
@@ -51,6 +54,8 @@ class Files:
     """An fsspec file system."""
     glob: str
     files_max: int
+    may_read: Callable[[str], None]
+    """Raises for a path of this machine that the document may not reach: a pattern, or a link, leads anywhere."""
     tables: TableFolders | None = None
     """Looks for tables among the folders of the files; None: they cannot be part of one."""
 
@@ -68,18 +73,38 @@ class Files:
         """All that match now, in the order of their names, with their sizes in bytes as far as they are known."""
         try:
             self.filesystem.invalidate_cache()
-            found = self.filesystem.glob(self.glob, detail=True)
+            # A glob takes a file that cannot be looked at for none.
+            alone = not is_pattern(self.glob)
+            found = {self.glob: self._at(self.glob)} if alone else self.filesystem.glob(self.glob, detail=True)
+            there = {name: self._at(name) if info.get("islink") else info for name, info in sorted(found.items())}
         except unreachable() as error:
             raise LogUnavailable(f"$source.path {self.glob}: {error}; it is tried again") from error
-        sizes = {name: info.get("size") for name, info in sorted(found.items()) if info["type"] == "file"}
+        sizes = {name: info.get("size") for name, info in there.items() if info["type"] == "file"}
         if len(sizes) > self.files_max:
             raise LogError(f"$source.path {self.glob}: {len(sizes)} files match, but files_max is {self.files_max}")
+        for name in sizes:
+            if not _is_text(name):
+                raise LogError(
+                    f"$source.path {self.glob}: {name!r}: expected a name in UTF-8; rename the file, or leave it out"
+                )
         if self.tables is not None:
             self.tables.check(list(sizes))
         return sizes
 
+    def _at(self, name: str) -> Mapping[str, Any]:
+        """What is there, or where the link leads that is; a link that leads nowhere is as good as nothing. OSError."""
+        try:
+            found: Mapping[str, Any] = self.filesystem.info(name)
+        except OSError as error:
+            if isinstance(error, FileNotFoundError | NotADirectoryError) or error.errno == errno.ELOOP:
+                return {"type": "nothing"}
+            raise
+        return found
+
     def read(self, reader: FileReader, name: str, position: int, max_bytes: int, *, grows: bool) -> FileRecords:
         """Records of one file from a position."""
+        if isinstance(self.filesystem, LocalFileSystem):
+            self.may_read(name)
         try:
             opening = partial(self.filesystem.open, name, "rb")
             return reader.read(opening, name, position, max_bytes, grows=grows)
@@ -129,6 +154,14 @@ class Files:
             return int(self.filesystem.modified(name).timestamp() * 1000)
         except unreachable(NotImplementedError):
             return None
+
+
+def _is_text(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 class Origins:
@@ -303,7 +336,7 @@ class SequenceCursor:
         found: list[int] = []
         check = 0
         for name in names:
-            text = name.removeprefix(self._files.folder).encode(errors="surrogateescape")
+            text = name.removeprefix(self._files.folder).encode()
             check = zlib.crc32(b"\n" + text if found else text, check)
             found.append(check & _CHECK)
         return found

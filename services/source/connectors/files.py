@@ -9,7 +9,7 @@
 """
 
 import hashlib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -63,10 +63,18 @@ def ordinal_of(name: str) -> int:
 class FileConnector:
     """`SourcePort` over files. `filesystem` is fsspec's."""
 
-    def __init__(self, settings: FileSourceSettings, filesystem: object, executor: Executor, clock: Clock) -> None:
+    def __init__(
+        self,
+        settings: FileSourceSettings,
+        filesystem: object,
+        executor: Executor,
+        clock: Clock,
+        may_read: Callable[[str], None],
+    ) -> None:
+        """may_read: see `Files`."""
         self._settings = settings
         tables = TableFolders(filesystem, settings.glob) if settings.format == "parquet" else None
-        self._files = Files(filesystem, settings.glob, settings.files_max, tables)
+        self._files = Files(filesystem, settings.glob, settings.files_max, may_read, tables)
         self._reader = reader_of(settings.format, settings.types, settings.record_bytes_max)
         self._executor = executor
         self._clock = clock

@@ -117,7 +117,8 @@ def _write(p: ProcessorState, known: dict[VertexId, Splits], *, ended: bool) -> 
             if (size := len(_size(share))) > p.settings.splits_bytes_max:
                 p.doom = Doom(
                     f"{vertex}/{index}: its {len(share)} splits take {size} bytes of an assignment, at most {p.settings.splits_bytes_max}"
-                    ", by message_bytes_max: run more source tasks, read fewer files or partitions, or raise it and the brokers' bound",
+                    ", by message_bytes_max: run more source tasks, read fewer files (`ordered` ones are one split) or partitions, or"
+                    " raise it and the brokers' bound",
                     permanent=True,
                 )
                 return

@@ -57,14 +57,24 @@ FILE_FORMAT: Final = Kind(_file_format, _FORMATS.schema)
 
 _OPTIONS: Final = (
     Option("connectionName", STRING, "the connection of the files; without it a local path"),
-    Option("path", STRING, "a glob, or the folder of a table", required=True, into="path_glob"),
+    Option(
+        "path",
+        STRING,
+        "a glob, which follows links to files and not to folders; or the folder of a table",
+        required=True,
+        into="path_glob",
+    ),
     Option(
         "format",
         FILE_FORMAT,
         "json is a document a line, parquet (or delta) files or a Delta Lake table, iceberg a table of the connection's `catalog`",
         required=True,
     ),
-    Option("ordered", BOOLEAN, "one file after the other, by name (default), or each a split of its own"),
+    Option(
+        "ordered",
+        BOOLEAN,
+        "one file after the other, by name (default), however many there are; or each a split of its own, some 2,000 a task",
+    ),
     Option("follow", BOOLEAN, "the directory or table grows: go on looking for files (default false)"),
     *TIMING,
 )
