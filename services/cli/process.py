@@ -21,7 +21,7 @@ from tidemark.shared.language.values import render_json, to_json
 from tidemark.shared.model.ids import ProcessorName
 from tidemark.shared.model.values import Document
 from tidemark.shared.planning import Engine, PlanError, plan_processor
-from tidemark.shared.process.logged import Lines, Repeats, is_terminal
+from tidemark.shared.process.logged import Lines, Repeats, for_people, is_terminal
 from tidemark.shared.runtime.context import Service
 
 if TYPE_CHECKING:
@@ -91,8 +91,8 @@ def quiet(level: int = logging.CRITICAL) -> None:
             Repeats(SystemClock()),
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="%Y-%m-%d %H:%M:%S", utc=False),
-            structlog.processors.format_exc_info,  # plainly: the renderer's own form shows the values of variables, too
-            structlog.dev.ConsoleRenderer(colors=is_terminal(sys.stderr)),
+            structlog.processors.format_exc_info,
+            for_people(colors=is_terminal(sys.stderr)),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(level),
         logger_factory=structlog.PrintLoggerFactory(cast("TextIO", Lines())),

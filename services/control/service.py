@@ -164,9 +164,9 @@ class ControlService:
         yield Measure("processors_known", len(self.model.statuses))
 
     def _broken(self, error: BaseException) -> None:
-        _log.error("control.broken", error=repr(error), exc_info=error)
         self._error = self._error or error
         self._stopped.set()
+        _log.error("control.broken", error=repr(error), exc_info=error)
 
     async def _listen(self, runner: web.AppRunner) -> None:
         settings = self._settings

@@ -110,9 +110,9 @@ class GatewayService:
         return self._away
 
     def _broken(self, error: BaseException) -> None:
-        _log.error("gateway.broken", error=repr(error), exc_info=error)
         self._error = self._error or error
         self._stopped.set()
+        _log.error("gateway.broken", error=repr(error), exc_info=error)
 
     async def _look(self) -> None:
         """Ask the brokers whether they are back: a gateway that is not ready gets no batches and would never learn it from one."""

@@ -18,7 +18,7 @@ from tidemark.shared.adapters.clock import SystemClock
 from tidemark.shared.language.redaction import redacted
 from tidemark.shared.ports.commits import StoreUnusable
 from tidemark.shared.process.allocator import few_heaps, keep_freed
-from tidemark.shared.process.logged import Lines, Repeats
+from tidemark.shared.process.logged import Lines, Repeats, for_people
 from tidemark.shared.process.settings import ProcessSettings, ProcessSettingsError, read_settings
 from tidemark.shared.runtime.settings import SettingsError
 
@@ -51,11 +51,7 @@ def configure_logs(settings: ProcessSettings) -> None:
     """Structlog to standard error: JSON lines, or text for people; each with time, level and place, repeated warnings now and then."""
     structlog.contextvars.bind_contextvars(place=settings.place)
     lines = cast("TextIO", Lines(sys.stderr))
-    renderer = (
-        structlog.processors.JSONRenderer()
-        if settings.log_format == "json"
-        else structlog.dev.ConsoleRenderer(colors=False)
-    )
+    renderer = structlog.processors.JSONRenderer() if settings.log_format == "json" else for_people(colors=False)
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,

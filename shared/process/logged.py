@@ -9,6 +9,14 @@ import structlog
 from tidemark.shared.ports.clock import Clock
 
 
+def for_people(*, colors: bool) -> structlog.dev.ConsoleRenderer:
+    """Makes lines of events whose exceptions are text by then: its own form of a trace shows the values of variables, too.
+
+    Not told so, an older structlog warns of it, and the line raises where a program takes warnings for errors.
+    """
+    return structlog.dev.ConsoleRenderer(colors=colors, exception_formatter=structlog.dev.plain_traceback)
+
+
 class Lines:
     """A text stream for loggers whose writes never fail.
 

@@ -412,14 +412,6 @@ class Worker:
         key = (assign.job, TaskId(assign.vertex, assign.index))
         if self._tasks.get(key) is not hosted:
             return
-        _log.error(
-            "task.failed",
-            task=str(key[1]),
-            job=assign.job,
-            generation=assign.generation,
-            reason=str(error),
-            exc_info=error,
-        )
         if not isinstance(error, ZombieError):
             reason = words_of(error)[: self._outside.settings.reason_characters_max]
             failed = TaskFailed(
@@ -435,6 +427,15 @@ class Worker:
             self.report(failed)
         closing = self._close_task(key, hosted)
         self._outside.executor.spawn(closing, f"close {key[1]}", self._broken)
+        # Last: a program around us may have a log that raises, and then nobody would know of the failure.
+        _log.error(
+            "task.failed",
+            task=str(key[1]),
+            job=assign.job,
+            generation=assign.generation,
+            reason=str(error),
+            exc_info=error,
+        )
 
     # --- periodic work ----------------------------------------------------------------------------------------------------
 

@@ -1,6 +1,7 @@
 """Plug-ins where nothing runs for good: a try-out reads them, and `check --connect` asks them."""
 
 import json
+import logging
 import random
 import sys
 from pathlib import Path
@@ -197,3 +198,25 @@ def test_an_answer_of_another_type_is_told_of_the_plugin(
     with pytest.raises(TryOutFailed, match=says):
         try_out({"pipeline": [{"$source": {"plugin": "asked"}}, {"$emit": {"path": "out", "format": "json"}}]})
     assert "locals" not in capsys.readouterr().err
+
+
+def _raises(_logger: Any, _method: str, event: Any) -> Any:
+    raise ValueError(f"{event['event']}: this program's log is broken")
+
+
+def test_a_failure_is_told_though_the_log_of_the_program_raises(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As it does where warnings are errors and something warns while a line is made."""
+    code = WRONG
+    for name, answer in {**RIGHT, "splits": "['a']"}.items():
+        code = code.replace("{" + name + "}", answer)
+    entries = {"tidemark.sources": {"asked": "asking:AskedSource"}}
+    monkeypatch.syspath_prepend(str(package(tmp_path / "asking", "asking", entries, code)))
+    monkeypatch.delitem(sys.modules, "asking", raising=False)
+    structlog.configure(processors=[_raises], wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
+    try:
+        with pytest.raises(TryOutFailed, match=r"expected Split in splits\(\), found 'a'"):
+            try_out({"pipeline": [{"$source": {"plugin": "asked"}}, {"$emit": {"path": "out", "format": "json"}}]})
+    finally:
+        structlog.reset_defaults()
