@@ -70,13 +70,16 @@ class Breaking:
 def tell(story: Callable[[Installed], Coroutine[Any, Any, None]], breaks: Collection[int] = ()) -> None:
     """On virtual time; source tasks break at these fetches."""
     fetches = count(1)
+    fetch_bytes = (
+        1 if breaks else RuntimeSettings().fetch_bytes_max
+    )  # tasks break between fetches, which one would be else
 
     async def main(world: VirtualWorld) -> None:
         patient = CoordinatorSettings(adopt_wait_ms=100, failures_max=50)
         async with installed(
             world.clock,
             world.executor,
-            settings=RuntimeSettings(engine="local"),
+            settings=RuntimeSettings(engine="local", fetch_bytes_max=fetch_bytes),
             coordinator=patient,
             wrap=lambda service: Breaking(service, breaks, fetches),
         ) as there:
