@@ -26,7 +26,7 @@ from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import LongType, NestedField, StringType
 
 from tests.contract.sinks_targets import FilesWorld
-from tests.contract.sources_worlds import CLOCK, Beside, catalog_in, table_at
+from tests.contract.sources_worlds import CLOCK, Beside, TableLanes, catalog_in, table_at
 from tests.contract.test_sinks_iceberg_others import Lake
 from tests.harness.opening import open_splits
 from tidemark.services.library.release_world import InlineSpawner, Task, World
@@ -319,6 +319,27 @@ async def test_a_checkpoint_while_a_drain_counts_rows_is_of_its_position(tmp_pat
     life.do("append", rows.some(draw), draw)
     batches = [batch for _ in range(3) for batch in await again.fetch(1 << 20, 1)]
     assert sum(len(batch.positions) for batch in batches) + status.next_position == life.held().total()
+
+
+@pytest.mark.parametrize("kind", ["delta", "iceberg"])
+async def test_D20_a_version_has_its_own_files_while_another_thread_lists_the_next(tmp_path: Path, kind: str) -> None:
+    """A look for splits lists the present version, beside a read of the one that the job began with."""
+    lanes = TableLanes(tmp_path, kind, ordered=False, follow=False)
+    await lanes.add(0, [1])
+    versions: Any = table_at(tmp_path, kind)
+    first = versions.newest()
+    await lanes.add(0, [2])
+    second = versions.newest()
+
+    class Meanwhile(type(versions)):  # type: ignore[misc]
+        def __setattr__(self, name: str, value: Any) -> None:
+            super().__setattr__(name, value)
+            if name == "_known" and value[0] == first:
+                assert len(self.files(second)) == 2
+
+    versions.__class__ = Meanwhile
+    assert len(versions.files(first)) == 1
+    versions.close()
 
 
 # --- what is refused ----------------------------------------------------------------------------------------------------

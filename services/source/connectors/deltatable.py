@@ -96,10 +96,11 @@ class DeltaVersions:
         return list(self._files(version).values())
 
     def _files(self, version: int) -> Mapping[str, TableFile]:
-        if self._known is None or self._known[0] != version:
+        known = self._known  # another thread may list another version meanwhile
+        if known is None or known[0] != version:
             with self._in_words(version):
-                self._known = version, self._listed(self._state(version))
-        return self._known[1]
+                self._known = known = version, self._listed(self._state(version))
+        return known[1]
 
     def _listed(self, state: State) -> Mapping[str, TableFile]:
         features = set(state.protocol.get("readerFeatures") or ())

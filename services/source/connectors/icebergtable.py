@@ -104,9 +104,10 @@ class IcebergVersions:
 
     def files(self, version: int) -> Sequence[TableFile]:
         """See `TableVersions.files`."""
-        if self._known is None or self._known[0] != version:
-            self._known = version, self._listed(version)
-        return self._known[1]
+        known = self._known  # another thread may list another version meanwhile
+        if known is None or known[0] != version:
+            self._known = known = version, self._listed(version)
+        return known[1]
 
     def _listed(self, version: int) -> Sequence[TableFile]:
         if not version:
