@@ -1,6 +1,7 @@
 # ruff: noqa: N802 -- a test carries its rule's name
 """The file source's own promises: incomplete records, sequences of files, what it refuses."""
 
+import bz2
 import datetime as dt
 import errno
 import gzip
@@ -282,7 +283,7 @@ async def test_an_open_quote_in_the_middle_takes_no_other_line_with_it(tmp_path:
     ("content", "finding"),
     [
         (b"n\xff\n1\n", "a.csv: byte 0: not CSV in UTF-8"),
-        (gzip.compress(b"n\n1\n", mtime=0), "expected text, found a file that is compressed with gzip"),
+        (gzip.compress(b"n\n1\n", mtime=0), "expected text in UTF-8, found a file that is compressed with gzip"),
     ],
 )
 async def test_a_file_that_is_no_csv_is_named(tmp_path: Path, content: bytes, finding: str) -> None:
@@ -292,10 +293,18 @@ async def test_a_file_that_is_no_csv_is_named(tmp_path: Path, content: bytes, fi
         await read(await start(source_of(tmp_path, "csv")))
 
 
-async def test_a_compressed_file_is_no_json_lines(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("data", "kind"),
+    [
+        (gzip.compress(b'{"n": 1}\n'), "compressed with gzip; unpack"),
+        (bz2.compress(b'{"n": 1}\n'), "compressed with bzip2; unpack"),
+        ('{"n": 1}\r\n'.encode("utf-16"), "text in UTF-16; unpack or convert it"),
+    ],
+)
+async def test_a_file_of_another_kind_is_no_json_lines(tmp_path: Path, data: bytes, kind: str) -> None:
     """Read as lines it would be dead letters without a meaning, and count as read."""
-    (tmp_path / "a.json").write_bytes(gzip.compress(b'{"n": 1}\n'))
-    with pytest.raises(LogError, match=r"a\.json: expected text, found a file that is compressed with gzip; unpack it"):
+    (tmp_path / "a.json").write_bytes(data)
+    with pytest.raises(LogError, match=rf"a\.json: expected text in UTF-8, found a file that is {kind}"):
         await read(await start(source_of(tmp_path, "json")))
 
 

@@ -33,10 +33,16 @@ _OTHER_KINDS: Final = {
     b"\x1f\x8b": "compressed with gzip",
     b"\x28\xb5\x2f\xfd": "compressed with Zstandard",
     b"\xfd7zXZ": "compressed with xz",
+    b"\x04\x22\x4d\x18": "compressed with LZ4",
+    b"\xff\x06\x00\x00sN": "compressed with Snappy",
+    **{b"BZh%d1AY&" % level: "compressed with bzip2" for level in range(1, 10)},
     b"PK\x03\x04": "a ZIP archive",
     b"PAR1\x15": "Parquet",
+    b"Obj\x01": "Avro",
+    b"\xff\xfe": "text in UTF-16",
+    b"\xfe\xff": "text in UTF-16",
 }
-"""The first bytes of binary files, and the kinds of file that have them."""
+"""The first bytes of files that are no text in UTF-8, and the kinds of file that have them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -380,7 +386,7 @@ def _check_kind(file: Any, name: str, position: int) -> None:
     for mark, kind in _OTHER_KINDS.items():
         if begin.startswith(mark):
             raise LogError(
-                f"{name}: expected text, found a file that is {kind}; unpack it, or leave it out of $source.path"
+                f"{name}: expected text in UTF-8, found a file that is {kind}; unpack or convert it, or leave it out of $source.path"
             )
 
 
