@@ -32,7 +32,7 @@ def opened(place: str, config: Mapping[str, object]) -> tuple[Any, str]:
     It is nobody else's. Its walks, finds and globs raise OSError for a folder that they cannot read. fsspec's own pass over it, below the
     first one even where they are told to raise.
     """
-    filesystem, path = fsspec.url_to_fs(place, **config, skip_instance_cache=True)
+    filesystem, path = fsspec.url_to_fs(place, **{**config, "skip_instance_cache": True})
     name = "_walk" if isinstance(filesystem, AsyncFileSystem) else "walk"
     setattr(filesystem, name, partial(getattr(filesystem, name), on_error=raise_unless_gone))
     return filesystem, str(path)
