@@ -296,10 +296,11 @@ async def test_a_file_that_is_no_csv_is_named(tmp_path: Path, content: bytes, fi
 @pytest.mark.parametrize(
     ("data", "kind"),
     [
-        (gzip.compress(b'{"n": 1}\n'), "compressed with gzip; unpack"),
+        (gzip.compress(b'{"n": 1}\n', mtime=0), "compressed with gzip; unpack"),
         (bz2.compress(b'{"n": 1}\n'), "compressed with bzip2; unpack"),
         ('{"n": 1}\r\n'.encode("utf-16"), "text in UTF-16; unpack or convert it"),
     ],
+    ids=["gzip", "bzip2", "UTF-16"],
 )
 async def test_a_file_of_another_kind_is_no_json_lines(tmp_path: Path, data: bytes, kind: str) -> None:
     """Read as lines it would be dead letters without a meaning, and count as read."""
