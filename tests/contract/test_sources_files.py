@@ -365,6 +365,27 @@ async def test_a_file_of_many_costs_no_look_at_all_of_them(tmp_path: Path) -> No
     assert len(listed) - before < 5
 
 
+async def test_I2_a_position_within_a_fetch_of_many_files_knows_its_own(tmp_path: Path) -> None:
+    """A checkpoint may lie at any record of a fetch: it has the file that is read there and some before, and a restore looks at them."""
+    files = [tmp_path / f"{number:03}.json" for number in range(100)]
+    for number, file in enumerate(files):
+        file.write_text(f'{{"n": {number}}}\n')
+    source = await start(source_of(tmp_path, "json", ordered=True))
+    batches = await source.fetch(1 << 20, 1)
+    assert len(batches) == len(files)
+    for number in (0, 3, 40, 41, 99):
+        position = Offset(int(batches[number].positions[0]))
+        known = source.origins(SEQUENCE, position)
+        assert list(known) == [file.name for file in files[max(0, number - 15) : number + 1]]
+        whole = files[number].read_text()
+        files[number].write_text('{"n": "another"}\n')
+        again = source_of(tmp_path, "json", ordered=True)
+        again.know({SEQUENCE: known})
+        with pytest.raises(SourceReplaced, match=files[number].name):
+            await again.open({SEQUENCE: position})
+        files[number].write_text(whole)
+
+
 async def test_parquet_values_become_the_languages(tmp_path: Path) -> None:
     """Dates, timestamps of any unit, binary, nested values and nulls come out as extended JSON says them."""
     moment = dt.datetime(2013, 1, 1, 5, tzinfo=dt.UTC)

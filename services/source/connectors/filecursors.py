@@ -37,7 +37,7 @@ _KNOWN_BY_RECORDS: Final = 8
 _DIGEST_DIGITS: Final = 24
 """Of the digest of these records, hexadecimal: 96 bits."""
 _PASSED_MAX: Final = 16
-"""Files of a sequence that are known, the last ones that were begun: they lie in each snapshot, and each is looked at by a restore."""
+"""Files of a sequence that a position knows, its own and the last before it: they lie in each snapshot, and a restore looks at each."""
 _STATE: Final = ("ino", "ETag", "mtime", "LastModified", "created", "size")
 """Attributes in a file system that change when the content of a file changes."""
 _LOOKS_APART: Final = 9
@@ -194,8 +194,17 @@ class Origins:
         below = name.removeprefix(self._files.folder)
         if found := self._files.origin(self._reader, name, self.known.get(below, "")):
             self.known[below] = found
-        while len(self.known) > _PASSED_MAX:
-            del self.known[next(iter(self.known))]
+
+    def up_to(self, last: str) -> Mapping[str, str]:
+        """Of a position in this file, and of the last files before it; what lies further back is forgotten. "": of all that were begun.
+
+        Another thread may be reading, far ahead of the position.
+        """
+        begun = [name for name in list(self.known) if not last or self._files.folder + name <= last]
+        found = {name: self.known[name] for name in begun[-_PASSED_MAX:]}
+        for name in begun[:-_PASSED_MAX]:
+            del self.known[name]
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,6 +231,10 @@ class Cursor(Protocol):
         """The next records; None if there are none now."""
         ...
 
+    def file_at(self, position: int) -> str:
+        """The file that a position names; "" behind the last one."""
+        ...
+
 
 class FileCursor:
     """A file as a split of its own."""
@@ -246,6 +259,11 @@ class FileCursor:
         self.at_end = rows.at_end
         self.finished = rows.at_end and not self._follow
         return Piece(rows, self._name) if rows.values else None
+
+    def file_at(self, position: int) -> str:
+        """See `Cursor.file_at`."""
+        del position
+        return self._name
 
 
 class SequenceCursor:
@@ -311,6 +329,11 @@ class SequenceCursor:
             place, inside = place + 1, 0
         self.at_end, self.finished = True, not self._follow
         return None
+
+    def file_at(self, position: int) -> str:
+        """See `Cursor.file_at`."""
+        names, place = self._names, position >> PLACE_BEGIN
+        return names[place] if place < len(names) else ""
 
     def _look(self) -> None:
         """See which files there are, and that none came before those that were begun. Looking takes a tenth of the time at most."""

@@ -149,8 +149,10 @@ class FileConnector:
 
     def origins(self, split: SplitId, position: Offset) -> Mapping[str, str]:
         """See `KnowsOrigins.origins`."""
-        del position
-        return self._splits[split].cursor.origins.known if split in self._splits else self._origins.get(split, {})
+        if split not in self._splits:
+            return self._origins.get(split, {})
+        cursor = self._splits[split].cursor
+        return cursor.origins.up_to(cursor.file_at(position))
 
     async def open(self, positions: Mapping[SplitId, Offset]) -> None:
         """See `Source.open`. SourceReplaced where files are no longer those that were begun."""
