@@ -103,7 +103,10 @@ class SourcePort(Protocol):
         ...
 
     async def fetch(self, max_bytes: int, timeout_ms: int) -> Sequence[RawBatch]:
-        """The next batches, at most so many bytes, waiting at most so long; [] after the time. LogUnavailable on an outage."""
+        """The next batches, at most so many bytes, waiting at most so long; [] after the time.
+
+        LogUnavailable on an outage: nothing was taken then, and the next call reads it. What was read before it is given out instead.
+        """
         ...
 
     def status(self) -> Sequence[SplitStatus]:

@@ -19,6 +19,7 @@ class Stands(Protocol):
 
 
 C = TypeVar("C", bound=Stands)
+Name = TypeVar("Name")
 
 
 @dataclass(slots=True)
@@ -59,6 +60,18 @@ class CursorSplits(dict[SplitId, CursorSplit[C]]):
         """See `Source.end_at`."""
         for name, end in until.items():
             self[name].until = end
+
+
+class Turns:
+    """With which split a fetch begins: another one each time, so that none starves."""
+
+    def __init__(self) -> None:
+        self._turn = 0
+
+    def of(self, names: Sequence[Name]) -> list[Name]:
+        """All of them, in this fetch's order."""
+        self._turn = (self._turn + 1) % max(1, len(names))
+        return [*names[self._turn :], *names[: self._turn]]
 
 
 @contextmanager

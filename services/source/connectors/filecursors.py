@@ -74,9 +74,7 @@ class Files:
         try:
             self.filesystem.invalidate_cache()
             # A glob takes a file that cannot be looked at for none.
-            alone = not is_pattern(self.glob)
-            found = {self.glob: self._at(self.glob)} if alone else self.filesystem.glob(self.glob, detail=True)
-            there = {name: self._at(name) if info.get("islink") else info for name, info in sorted(found.items())}
+            there = self._matching() if is_pattern(self.glob) else {self.glob: self._at(self.glob)}
         except unreachable() as error:
             raise LogUnavailable(f"$source.path {self.glob}: {error}; it is tried again") from error
         sizes = {name: info.get("size") for name, info in there.items() if info["type"] == "file"}
@@ -90,6 +88,10 @@ class Files:
         if self.tables is not None:
             self.tables.check(list(sizes))
         return sizes
+
+    def _matching(self) -> dict[str, Mapping[str, Any]]:
+        found = self.filesystem.glob(self.glob, detail=True)
+        return {name: self._at(name) if info.get("islink") else info for name, info in sorted(found.items())}
 
     def _at(self, name: str) -> Mapping[str, Any]:
         """What is there, or where the link leads that is; a link that leads nowhere is as good as nothing. OSError."""

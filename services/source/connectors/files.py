@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from tidemark.services.source.connectors.cursorsplits import CursorSplit, CursorSplits, ended_by_outage
+from tidemark.services.source.connectors.cursorsplits import CursorSplit, CursorSplits, Turns, ended_by_outage
 from tidemark.services.source.connectors.filecursors import Cursor, FileCursor, Files, Piece, SequenceCursor
 from tidemark.services.source.connectors.filereaders import reader_of
 from tidemark.services.source.connectors.tablefolders import TableFolders
@@ -80,7 +80,7 @@ class FileConnector:
         self._clock = clock
         self._splits: CursorSplits[Cursor] = CursorSplits()
         self._origins: dict[SplitId, Mapping[str, str]] = {}
-        self._turn = 0
+        self._turns = Turns()
         self._checked = False
 
     async def splits(self) -> Mapping[SplitId, int]:
@@ -177,13 +177,11 @@ class FileConnector:
         return batches
 
     def _read(self, max_bytes: int) -> list[RawBatch]:
-        """Pieces of the splits, beginning with another split each time so that none starves."""
-        names = list(self._splits)
-        self._turn = (self._turn + 1) % max(1, len(names))
+        """Pieces of the splits."""
         batches: list[RawBatch] = []
         taken = 0
         with ended_by_outage(batches):
-            for name in names[self._turn :] + names[: self._turn]:
+            for name in self._turns.of(list(self._splits)):
                 split = self._splits[name]
                 while not split.finished and taken < max_bytes:
                     found = split.cursor.read(max_bytes - taken)

@@ -12,7 +12,7 @@ from typing import Any, Final, get_args
 import numpy as np
 import pyarrow as pa
 
-from tidemark.services.source.connectors.cursorsplits import ended_by_outage
+from tidemark.services.source.connectors.cursorsplits import Turns, ended_by_outage
 from tidemark.shared.language.values import render_json
 from tidemark.shared.model.checkpoint import KnownSplit
 from tidemark.shared.model.failures import Lasting
@@ -71,7 +71,7 @@ class PluginConnector:
         self._plugged = Plugged(make, place, executor, LogUnavailable, SourceRefused)
         self._splits: dict[str, Split] = {}
         self._open: dict[SplitId, _OpenSplit] = {}
-        self._turn = 0
+        self._turns = Turns()
         self._committed: dict[str, int] = {}
 
     async def bounded(self) -> bool:
@@ -143,16 +143,15 @@ class PluginConnector:
             self.end_at({name: end for name, end in (await self.ends(positions)).items() if end is not None})
 
     async def fetch(self, max_bytes: int, timeout_ms: int) -> Sequence[RawBatch]:
-        """One read of each split, beginning with another split each time so that none starves."""
+        """One read of each split."""
         if self._committed:
             committed, self._committed = self._committed, {}
             await self._plugged.ask("telling what is committed", lambda source: source.committed(committed))
         names = [name for name, each in self._open.items() if not each.finished]
-        self._turn = (self._turn + 1) % max(1, len(names))
         batches: list[RawBatch] = []
         left = max_bytes
         with ended_by_outage(batches):
-            for name in names[self._turn :] + names[: self._turn]:
+            for name in self._turns.of(names):
                 if left <= 0:
                     break
                 batch = await self._read(name, left)

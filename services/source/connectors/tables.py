@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from tidemark.services.source.connectors.cursorsplits import CursorSplit, CursorSplits, ended_by_outage
+from tidemark.services.source.connectors.cursorsplits import CursorSplit, CursorSplits, Turns, ended_by_outage
 from tidemark.services.source.connectors.files import ordinal_of
 from tidemark.services.source.connectors.parquetcells import texts_of
 from tidemark.services.source.connectors.tableversions import (
@@ -231,7 +231,7 @@ class TableConnector:
         self._poll_ms = poll_ms
         self._splits: CursorSplits[_SplitReader] = CursorSplits()
         self._origins: dict[SplitId, Mapping[str, str]] = {}
-        self._turn = 0
+        self._turns = Turns()
         self._checked = False
 
     async def splits(self) -> Mapping[SplitId, int]:
@@ -326,13 +326,12 @@ class TableConnector:
         return batches
 
     def _read(self, max_bytes: int) -> list[RawBatch]:
-        """One piece of each of the first splits that have not ended, beginning with another split each time so that none starves."""
+        """One piece of each of the first splits that have not ended."""
         names = [name for name, split in self._splits.items() if not split.finished][:_OPEN_MAX]
-        self._turn = (self._turn + 1) % max(1, len(names))
         batches: list[RawBatch] = []
         taken = 0
         with ended_by_outage(batches):
-            for name in names[self._turn :] + names[: self._turn]:
+            for name in self._turns.of(names):
                 split = self._splits[name]
                 if taken >= max_bytes:
                     break
